@@ -1,0 +1,49 @@
+"""The typer app; nothing else."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from dlbctl import __version__
+from dlbctl.commands import engine, replay
+from dlbctl.commands.output import complain
+from dlbctl.core.errors import DlbctlError
+
+app = typer.Typer(
+    name="dlbctl",
+    help="Global load balancer for LLM inference: root and leaf routers, replay, simulation.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dlbctl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(  # noqa: ARG001 - the callback does the work
+        False, "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
+    ),
+) -> None:
+    """Options of `dlbctl` itself."""
+
+
+app.command("engine")(engine.engine)
+app.command("replay")(replay.replay)
+
+
+def main() -> None:
+    """Entry point of the `dlbctl` script: run a command, turn a known error into its exit code."""
+    try:
+        app()
+    except DlbctlError as error:
+        complain(error)
+        sys.exit(error.exit_code)

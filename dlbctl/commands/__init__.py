@@ -1,0 +1,1 @@
+"""One file per verb: parse, call, render. Heavy imports wait inside the commands."""

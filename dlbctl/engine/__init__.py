@@ -1,0 +1,1 @@
+"""The embedded inference engine: its model (pure) and its OpenAI-compatible server."""

@@ -1,0 +1,1 @@
+"""Traces in, timed requests out, reports."""

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from dlbctl import __version__
-from dlbctl.commands import engine, replay
+from dlbctl.commands import leaf, root
 from dlbctl.commands.output import complain
 from dlbctl.core.errors import DlbctlError
 
@@ -36,8 +36,8 @@ def _options(
     """Options of `dlbctl` itself."""
 
 
-app.command("engine")(engine.engine)
-app.command("replay")(replay.replay)
+app.command("root")(root.root)
+app.command("leaf")(leaf.leaf)
 
 
 def main() -> None:

@@ -121,6 +121,7 @@ class Endpoint:
         output_tokens = self.output_tokens.value
         if arrival.max_output_tokens and arrival.max_output_tokens < output_tokens:
             output_tokens = float(arrival.max_output_tokens)
+        exchange.output_tokens = output_tokens
         exchange.prefill_s = PREFILL_S_PER_TOKEN * exchange.prompt_tokens
         exchange.decode_s = DECODE_S_PER_TOKEN * output_tokens
 

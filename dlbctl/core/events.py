@@ -23,6 +23,7 @@ class Failure(StrEnum):
     """Why an attempt ended without a complete answer."""
 
     REFUSED = "refused"  # no connection: refused, unreachable, name not found, TLS failed
+    NO_ROOM = "no_room"  # it is alive and declined the request
     CONNECT_TIMEOUT = "connect_timeout"
     CLOSED = "closed"  # the connection ended before the answer did
     PROTOCOL = "protocol"  # the answer is not HTTP
@@ -35,7 +36,8 @@ class Arrival(Struct):
     """A request as the tier sees it: never its text.
 
     prompt_tokens: the root's estimate where there is one; 0 asks this tier for its own, from prompt_bytes.
-    max_output_tokens: the request's own cap, 0 for none. root: boot id of the root it came through.
+    max_output_tokens: the request's own cap (or the root's expectation), 0 for none.
+    root: boot id of the root it came through.
     """
 
     id: str

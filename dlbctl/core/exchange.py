@@ -47,6 +47,7 @@ class Exchange:
         "first_byte_s",
         "load_at_arrival",
         "number",
+        "output_tokens",
         "phase",
         "prefill_s",
         "prompt_tokens",
@@ -61,6 +62,7 @@ class Exchange:
         self.arrived_s = now_s
         self.first_byte_s = 0.0
         self.prompt_tokens = 0.0
+        self.output_tokens = 0.0
         self.load_at_arrival = 0.0
         self.prefill_s = 0.0
         self.decode_s = 0.0

@@ -45,15 +45,14 @@ class EndpointSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """One served model name and how its requests are routed."""
 
     name: str
-    aliases: tuple[str, ...] = ()
     policy: str = ""
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts | None = None
 
     def check(self, where: str) -> None:
         """Raise ConfigError for a policy that does not exist or a limit that cannot be."""
-        if not self.name:
-            raise ConfigError(f"{where}.name: an endpoint needs the model name that clients send")
+        if not self.name or not self.name.isprintable():
+            raise ConfigError(f"{where}.name: an endpoint needs the model name that clients send, in printable text")
         if self.policy:
             Policy.parse(self.policy, where=f"{where}.policy")
         if self.limits.max_in_flight < 0:

@@ -39,7 +39,7 @@ MAX_ATTEMPTS = 3
 MAX_ROOTS_REMEMBERED = 64
 
 # What the client is told when an attempt fails for good: status, code, words.
-FAILURES: dict[Failure, tuple[int, str, str]] = {
+FAILURES: dict[Failure, tuple[int, str, str] | tuple[int, str, str, int]] = {
     Failure.REFUSED: (502, "upstream_unreachable", "no connection to the inference server"),
     Failure.CONNECT_TIMEOUT: (
         504,
@@ -70,7 +70,6 @@ class Tier:
         self.role = settings.role
         self.targets: dict[str, Target] = {}
         self.endpoints: dict[str, Endpoint] = {}
-        self.names: dict[str, str] = {}  # name or alias -> name
         self.exchanges: dict[int, Exchange] = {}
         self.estimators: dict[str, Estimator] = {}
         self._rng = random.Random(settings.seed)  # noqa: S311 - balance, not secrecy
@@ -86,7 +85,7 @@ class Tier:
 
     def arrived(self, now_s: float, arrival: Arrival) -> Forward | Reject:
         """A request has been read whole: forward it, or refuse it with nothing counted."""
-        endpoint = self.endpoints.get(self.names.get(arrival.endpoint, ""))
+        endpoint = self.endpoints.get(arrival.endpoint)
         if endpoint is None or not (endpoint.configured or endpoint.candidates):
             return Reject(404, "unknown_model", f"the model {arrival.endpoint!r} is not served here")
         if arrival.root:
@@ -214,11 +213,6 @@ class Tier:
                 self.endpoints[settings.name].configure(settings)
             else:
                 self._add_endpoint(settings, configured=True)
-        self.names = {name: name for name in self.endpoints}
-        for settings in wanted.values():
-            self.names.update(dict.fromkeys(settings.aliases, settings.name))
-        for target in self.targets.values():
-            self._match(target)
 
     def policy_set(self, now_s: float, endpoint: str, policy: str) -> None:  # noqa: ARG002
         """Switch an endpoint's policy, or revert it with an empty one. ConfigError for one that cannot be."""
@@ -334,7 +328,6 @@ class Tier:
     def _add_endpoint(self, settings: EndpointSettings, *, configured: bool) -> Endpoint:
         endpoint = Endpoint(settings, DEFAULT_POLICY[self.role], self.boot, configured=configured)
         self.endpoints[settings.name] = endpoint
-        self.names.setdefault(settings.name, settings.name)
         if self.role == "leaf":
             self.estimators[settings.name] = Estimator(random.Random(self.settings.seed))  # noqa: S311
         return endpoint
@@ -363,7 +356,7 @@ class Tier:
         """Make a server's candidates those of the models it serves (a cell's come with its reports)."""
         if self.role == "root":
             return
-        served = {self.names.get(model, model) for model in target.models}
+        served = set(target.models)
         for candidate in list(target.candidates):
             if candidate.endpoint.name not in served:
                 target.candidates.remove(candidate)

@@ -76,7 +76,7 @@ class Router:
 
     async def report_local(self, interval_s: float) -> None:
         """Report the leaves of this process to its root tier, as often as remote ones would, until cancelled."""
-        while self.local:
+        while True:
             now_s = self.clock()
             for address, leaf in self.local.items():
                 self.tier.state_reported(now_s, leaf.settings.cell, address, leaf.report(now_s), 0.0)

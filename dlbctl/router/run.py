@@ -60,7 +60,8 @@ async def _root(settings: RootFile, announce: Announce) -> None:
     for tier in local.values():
         life.background(Discovery(tier, router.clock).run)
     life.background(Prober(router, section.probe_interval_ms).run)
-    life.background(lambda: router.report_local(section.probe_interval_ms / 1e3))
+    if local:
+        life.background(lambda: router.report_local(section.probe_interval_ms / 1e3))
     life.background(router.keep_time)
     try:
         await life.run(lambda: _announce_all(announce, opened))

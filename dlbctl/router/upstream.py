@@ -125,6 +125,7 @@ class Upstream(asyncio.Protocol):
         self._to_eof = False  # the body ends with the connection
         self._head_request = False
         self._complete = False
+        self._reusable = False
 
     def __repr__(self) -> str:
         return f"<Upstream {self.pool.address.url} {'busy' if self.waiting else 'idle'}>"
@@ -134,7 +135,7 @@ class Upstream(asyncio.Protocol):
         self.waiting = waiting
         self._headers = []
         self._reason = b""
-        self._begun = self._to_eof = self._complete = False
+        self._begun = self._to_eof = self._complete = self._reusable = False
         self._head_request = head_request
         if len(body) < 16_384:
             self.transport.write(data + body)
@@ -236,6 +237,7 @@ class Upstream(asyncio.Protocol):
         """An answer is whole, or an interim one has passed."""
         if self._begun:
             self._complete = True
+            self._reusable = self._parser.should_keep_alive()  # only known before the next answer begins
         else:
             self._headers = []
             self._reason = b""
@@ -244,8 +246,7 @@ class Upstream(asyncio.Protocol):
 
     def _release(self, waiting: Answered) -> None:
         self.waiting = None
-        reusable = not self._head_request and self._parser.should_keep_alive()
-        if reusable and not self.transport.is_closing() and len(self.pool.idle) < IDLE_PER_ADDRESS:
+        if self._reusable and not self.transport.is_closing() and len(self.pool.idle) < IDLE_PER_ADDRESS:
             self.pool.idle.append(self)
         else:
             self.transport.close()

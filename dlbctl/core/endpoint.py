@@ -41,6 +41,7 @@ class Endpoint:
         self.rif = 0
         self.candidates: dict[str, Candidate] = {}
         self.routable: list[Candidate] = []
+        self._stale: list[Candidate] = []
         self.limited = False
         self.tokens_per_byte = Average(FIRST_TOKENS_PER_BYTE, LEARNING_WEIGHT)
         self.output_tokens = Average(FIRST_OUTPUT_TOKENS, LEARNING_WEIGHT)
@@ -84,19 +85,22 @@ class Endpoint:
             cost = Cost.load(cost.fallback)
         self.cost = cost
         for candidate in self.routable:
-            self.recost(candidate)
+            self.touch(candidate)
 
-    def recost(self, candidate: Candidate) -> None:
-        """Bring one candidate's load and cost up to date; the others' have not changed."""
-        candidate.measure(self._root)
-        if self.cost.ready(candidate):
-            candidate.cost = self.cost.of(candidate)
+    def touch(self, candidate: Candidate) -> None:
+        """Something its cost depends on has changed; the cost is worked out when it is next looked at."""
+        if not candidate.stale:
+            candidate.stale = True
+            self._stale.append(candidate)
 
-    def load_changed(self, candidate: Candidate, step: int) -> None:
-        """A request began (+1) or ended (-1) at the candidate's target."""
-        if candidate.target.up:
-            self.rif += step
-        self.recost(candidate)
+    def refresh(self) -> None:
+        """Bring loads and costs up to date: only those that were touched have changed."""
+        for candidate in self._stale:
+            candidate.stale = False
+            candidate.measure(self._root)
+            if self.cost.ready(candidate):
+                candidate.cost = self.cost.of(candidate)
+        self._stale.clear()
 
     def choose(self, exchange: Exchange, rng: random.Random) -> tuple[Candidate, str] | None:
         """Pick a candidate the exchange has not tried; None when there is none."""
@@ -109,6 +113,10 @@ class Endpoint:
             candidates = [c for c in candidates if any(a not in exchange.tried for a in c.target.addresses)]
         if not candidates:
             return None
+        if len(candidates) == 1:
+            return candidates[0], "only-one"
+        if self._stale:
+            self.refresh()
         index, rule = self.mechanism.choose(candidates, rng)
         return candidates[index], rule
 

@@ -65,7 +65,7 @@ class Mechanism(Protocol):
     """A registered mechanism: module-level `Mechanism` class of its file, one instance per endpoint."""
 
     def choose(self, candidates: Sequence[View], rng: random.Random) -> tuple[int, str]:
-        """Index of the chosen candidate (at least one is given) and the rule that decided."""
+        """Index of the chosen candidate (at least two are given) and the rule that decided."""
 
 
 class Policy(NamedTuple):

@@ -87,6 +87,7 @@ class Candidate:
         "reported_s",
         "reports",
         "requests",
+        "stale",
         "target",
         "tau_s",
         "weight",
@@ -99,6 +100,7 @@ class Candidate:
         self.weight = target.settings.weight
         self.in_flight = 0
         self.work_s = 0.0
+        self.stale = False
         self.load = 0.0
         self.cost = 0.0
         self.tau_s = target.tau_s
@@ -146,19 +148,19 @@ class Candidate:
         """The first byte is here: the prefill part of the work is done."""
         self.work_s = max(0.0, self.work_s - exchange.prefill_s)
         exchange.prefill_s = 0.0
-        self.endpoint.recost(self)
+        self.endpoint.touch(self)
 
     def never_arrived(self) -> None:
         """The last dispatch was not received: it must not be taken for one on its way."""
         self.dispatched -= 1
 
     def _load_changed(self, step: int) -> None:
-        if self.reports:
-            self.endpoint.recost(self)
-            return
-        # A server's load is that of all the endpoints it serves.
-        for candidate in self.target.candidates:
-            candidate.endpoint.load_changed(candidate, step)
+        self.endpoint.touch(self)
+        if not self.reports and self.target.up:
+            # A server's load is that of all the endpoints it serves.
+            for candidate in self.target.candidates:
+                candidate.endpoint.rif += step
+                candidate.endpoint.touch(candidate)
 
     def report(self, now_s: float, address: str, state: EndpointState) -> None:
         """Take over what a leaf reported. A curve travels only when it is new, so the last one is kept."""

@@ -340,7 +340,7 @@ class Tier:
         before = (candidate.k, candidate.curve)
         candidate.report(now_s, address, state)
         if before == (candidate.k, candidate.curve):
-            endpoint.recost(candidate)
+            endpoint.touch(candidate)
         else:
             endpoint.settle()
 

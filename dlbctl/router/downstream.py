@@ -62,7 +62,9 @@ class Downstream(asyncio.Protocol):
         self._body: list[bytes] = []
         self._waiting: deque[Request] = deque()
         self._pipelined = 0
-        self._reading = False  # a request has begun to arrive
+        self._reading = False  # a request has begun to arrive and is not whole
+        self._in_head = False
+        self._head_bytes = 0
         self._upgrading = False
         self._deaf = False  # what still arrives is of no interest
         self._keep_alive = True
@@ -118,6 +120,20 @@ class Downstream(asyncio.Protocol):
             self.transport.abort()
         except httptools.HttpParserError as error:
             self._refuse(Refusal(400, "bad_request", f"not a valid HTTP/1.1 request: {error}"))
+        if self._reading:
+            self._read_on(len(data))
+
+    def _read_on(self, size: int) -> None:
+        """A request has arrived in part: bound its head in size, and head and body in time."""
+        limits = self.listener.limits
+        if self._in_head:
+            if self._head_bytes == 0 and self.responder is None:
+                self._watch(limits.header_timeout_s)  # once: a byte a second buys no more time
+            self._head_bytes += size
+            if self._head_bytes > limits.header_bytes:
+                self._refuse(Refusal(431, "headers_too_large", f"the head is larger than {limits.header_bytes} bytes"))
+        elif self.responder is None:
+            self._watch(limits.body_timeout_s)
 
     def pause_writing(self) -> None:
         """The client's buffer is full."""
@@ -154,43 +170,33 @@ class Downstream(asyncio.Protocol):
             return
         self._request = Request()
         self._body = []
-        self._reading = True
-        if self.responder is None:
-            self._watch(self.listener.limits.header_timeout_s)
+        self._reading = self._in_head = True
+        self._head_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         """A piece of the URL."""
         if not self._upgrading:
             self._request.url += url
-            self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A whole header line."""
-        if self._upgrading or self._deaf:
-            return
-        self._count_head(len(name) + len(value) + 4)
-        if len(self._request.headers) >= self.listener.limits.header_fields:
-            self._refuse(Refusal(431, "headers_too_large", "too many header fields"))
-        else:
-            self._request.add_header(name, value)
+        """A whole header line (or a trailer, which nobody here reads)."""
+        if self._in_head:
+            self._request.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """The head is whole: check it before a byte of the body is kept."""
-        if self._upgrading or self._deaf:
+        if not self._in_head:
             return
-        request = self._request
-        request.method = self._parser.get_method()
-        request.version = self._parser.get_http_version()
-        request.keep_alive = self._parser.should_keep_alive()
-        request.size = 0
-        fault = request.head_fault(self.listener.limits)
+        self._in_head = False
+        request, parser = self._request, self._parser
+        request.method = parser.get_method()
+        request.version = parser.get_http_version()
+        request.keep_alive = parser.should_keep_alive()
+        fault = request.read_head(self.listener.limits)
         if fault is not None:
             self._refuse(fault)
-            return
-        if self.responder is None:
-            self._watch(self.listener.limits.body_timeout_s)
-            if request.expect_continue:
-                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        elif request.expect_continue and self.responder is None:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, piece: bytes) -> None:
         """A piece of the body."""
@@ -201,8 +207,6 @@ class Downstream(asyncio.Protocol):
             self._refuse(Request.too_large(self.listener.limits))
             return
         self._body.append(piece)
-        if self.responder is None:
-            self.deadline_s = self.listener.clock() + self.listener.limits.body_timeout_s
 
     def on_message_complete(self) -> None:
         """The request is whole, unless the parser stopped at an upgrade we do not make."""
@@ -221,12 +225,11 @@ class Downstream(asyncio.Protocol):
     # -- inside ------------------------------------------------------------------------------------------
 
     def _watch(self, seconds: float) -> None:
-        self.listener.wheel.watch(self, self.listener.clock() + seconds)
-
-    def _count_head(self, size: int) -> None:
-        self._request.size += size
-        if self._request.size > self.listener.limits.header_bytes and not self._deaf:
-            self._refuse(Refusal(431, "headers_too_large", "the request's head is too large"))
+        deadline_s = self.listener.clock() + seconds
+        if deadline_s < self.look_s:
+            self.listener.wheel.watch(self, deadline_s)
+        else:
+            self.deadline_s = deadline_s
 
     def _ignore_upgrade(self, rest: bytes) -> None:
         """Go on as if no upgrade had been asked for: a fresh parser reads the body the old one would not."""
@@ -235,7 +238,7 @@ class Downstream(asyncio.Protocol):
         request = self._request
         self._parser = httptools.HttpRequestParser(self)
         framing = b"content-length: %d" % request.content_length
-        if request.transfer_encodings:
+        if request.chunked:
             framing = b"transfer-encoding: chunked"
         connection = b"keep-alive" if request.keep_alive else b"close"
         head = b"%b / HTTP/1.1\r\nconnection: %b\r\n%b\r\n\r\n" % (request.method, connection, framing)
@@ -244,6 +247,8 @@ class Downstream(asyncio.Protocol):
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answer with an error after what is being answered, and listen no more."""
+        if self._deaf:
+            return
         self._deaf = True
         self._request.refusal = refusal
         self._request.keep_alive = False
@@ -300,10 +305,8 @@ class Downstream(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._serve_next)
             return
         self._pipelined = 0
-        if self._reading:
-            self._watch(self.listener.limits.body_timeout_s)
-        else:
-            self._watch(self.listener.limits.keep_alive_s)
+        limits = self.listener.limits
+        self._watch(limits.body_timeout_s if self._reading else limits.keep_alive_s)
 
     def cut(self, *, framed: bool) -> None:
         """End an answer that will never be whole. Where its framing does not show that, a reset has to."""

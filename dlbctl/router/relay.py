@@ -28,33 +28,25 @@ CAN_HAVE_BODY = frozenset({b"POST", b"PUT", b"PATCH"})
 class Relay:
     """One request between a client and an upstream. Satisfies `Responder` and `Answered`."""
 
-    __slots__ = (
-        "_answered",
-        "_arrival",
-        "_cell",
-        "_chunked",
-        "_connecting",
-        "_downstream",
-        "_failure",
-        "_framed",
-        "_hops",
-        "_idle_s",
-        "_keep_alive",
-        "_out",
-        "_paused",
-        "_paused_s",
-        "_peer",
-        "_request",
-        "_reused",
-        "_router",
-        "_server",
-        "_stalled_s",
-        "_status",
-        "_tail",
-        "_total_deadline_s",
-        "_upstream",
-        "_written",
-    )
+    # Defaults stand here and not in the initialiser: most requests change few of them.
+    _upstream: Upstream | None = None
+    _connecting: asyncio.Task[None] | None = None
+    _failure = Failure.REFUSED
+    _reused = False
+    _written = False
+    _answered = False
+    _status = 0
+    _chunked = False  # framed by us, for a body whose length is not known
+    _framed = True  # the framing shows whether the answer is whole
+    _keep_alive = True
+    _tail = b""
+    _paused = False
+    _paused_s = 0.0
+    _stalled_s = 0.0
+    _idle_s = NEVER
+    _total_deadline_s = NEVER
+    _cell = b""
+    _server = b""
 
     def __init__(
         self, router: Router, downstream: Downstream, request: Request, arrival: Arrival, *, peer: bool
@@ -65,25 +57,7 @@ class Relay:
         self._arrival = arrival
         self._peer = peer
         self._hops: list[tuple[Tier, Exchange]] = []
-        self._upstream: Upstream | None = None
-        self._connecting: asyncio.Task[None] | None = None
-        self._failure = Failure.REFUSED
-        self._reused = False
-        self._written = False
-        self._answered = False
-        self._status = 0
-        self._chunked = False
-        self._framed = True
-        self._keep_alive = True
         self._out: list[bytes] = []
-        self._tail = b""
-        self._paused = False
-        self._paused_s = 0.0
-        self._stalled_s = 0.0
-        self._idle_s = NEVER
-        self._total_deadline_s = NEVER
-        self._cell = b""
-        self._server = b""
 
     def __repr__(self) -> str:
         return f"<Relay {self._arrival.id} {self._hops[-1][1] if self._hops else 'nowhere'}>"
@@ -303,7 +277,11 @@ class Relay:
         self._set_deadline(self._router.clock() + seconds if seconds else NEVER)
 
     def _set_deadline(self, at_s: float) -> None:
-        self._router.wheel.watch(self._downstream, min(at_s, self._total_deadline_s))
+        deadline_s = min(at_s, self._total_deadline_s)
+        if deadline_s < self._downstream.look_s:
+            self._router.wheel.watch(self._downstream, deadline_s)
+        else:
+            self._downstream.deadline_s = deadline_s
 
     def _usage(self) -> Usage | None:
         return find_usage(self._tail) if self._tail and self._status < 400 else None

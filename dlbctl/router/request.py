@@ -8,6 +8,9 @@ from msgspec import Struct
 
 from dlbctl.router.http1 import HOP_BY_HOP, PEER_PREFIX, Headers
 
+OF_INTEREST = frozenset({b"host", b"content-type", b"content-length", b"x-request-id", b"transfer-encoding", b"expect"})
+SET_ANEW = HOP_BY_HOP | {b"x-request-id", b"x-forwarded-for"}
+
 
 class Refusal(NamedTuple):
     """Why a request is answered here with an error, and with which one."""
@@ -33,42 +36,25 @@ class Request:
     """The head as it came in, header names in lower case; the body once it is whole.
 
     received_s: when it was whole. refusal: set when the request must not be forwarded.
+    The defaults stand here and not in an initialiser: most of them are never changed.
     """
 
-    __slots__ = (
-        "body",
-        "content_length",
-        "content_type",
-        "expect_continue",
-        "headers",
-        "hosts",
-        "id",
-        "keep_alive",
-        "method",
-        "received_s",
-        "refusal",
-        "size",
-        "transfer_encodings",
-        "url",
-        "version",
-    )
+    method = b""
+    url = b""
+    version = "1.1"
+    body = b""
+    size = 0  # of the body so far
+    keep_alive = True
+    content_length = 0
+    content_type = b""
+    chunked = False
+    expect_continue = False
+    id = b""
+    received_s = 0.0
+    refusal: Refusal | None = None
 
     def __init__(self) -> None:
-        self.method = b""
-        self.url = b""
-        self.version = "1.1"
         self.headers: Headers = []
-        self.body = b""
-        self.size = 0
-        self.keep_alive = True
-        self.content_length = 0
-        self.content_type = b""
-        self.expect_continue = False
-        self.hosts = 0
-        self.transfer_encodings: list[bytes] = []
-        self.id = b""
-        self.received_s = 0.0
-        self.refusal: Refusal | None = None
 
     def __repr__(self) -> str:
         return f"<Request {self.method.decode()} {self.path.decode('latin-1')} {len(self.headers)} headers>"
@@ -78,35 +64,41 @@ class Request:
         """The URL without its query."""
         return self.url.partition(b"?")[0]
 
-    def add_header(self, name: bytes, value: bytes) -> None:
-        """Take a header in; what this hop itself needs to know is picked out on the way."""
-        name = name.lower()
-        self.headers.append((name, value))
-        if name == b"content-type":
-            self.content_type = value.lower()
-        elif name == b"host":
-            self.hosts += 1
-        elif name == b"content-length":
-            self.content_length = int(value) if value.isdigit() else 0
-        elif name == b"transfer-encoding":
-            self.transfer_encodings.append(value.strip().lower())
-        elif name == b"expect":
-            self.expect_continue = value.lower() == b"100-continue"
-        elif name == b"x-request-id":
-            self.id = value
-
     def header(self, name: bytes) -> bytes:
         """A header's value, empty when it is absent."""
-        return next((value for key, value in self.headers if key == name), b"")
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return b""
 
-    def head_fault(self, limits: HttpLimits) -> Refusal | None:
-        """What is wrong with the head that llhttp lets through; None when nothing is."""
-        if self.hosts > 1 or (self.hosts == 0 and self.version == "1.1"):
+    def read_head(self, limits: HttpLimits) -> Refusal | None:
+        """Pick out what this hop needs to know; what is wrong that llhttp lets through, or None."""
+        hosts = 0
+        codings = []
+        for name, value in self.headers:
+            if name not in OF_INTEREST:
+                continue
+            if name == b"host":
+                hosts += 1
+            elif name == b"content-type":
+                self.content_type = value.lower()
+            elif name == b"content-length":
+                self.content_length = int(value) if value.isdigit() else 0
+            elif name == b"x-request-id":
+                self.id = value
+            elif name == b"transfer-encoding":
+                codings.append(value.strip().lower())
+            elif name == b"expect":
+                self.expect_continue = value.lower() == b"100-continue"
+        self.chunked = bool(codings)
+        if hosts > 1 or (hosts == 0 and self.version == "1.1"):
             return Refusal(400, "bad_host", "a request needs exactly one Host header")
         if self.method == b"CONNECT":
             return Refusal(405, "method_not_allowed", "CONNECT is not offered here")
-        if self.transfer_encodings and self.transfer_encodings != [b"chunked"]:
+        if codings and codings != [b"chunked"]:
             return Refusal(400, "bad_transfer_encoding", "the only transfer coding understood is chunked")
+        if len(self.headers) > limits.header_fields:
+            return Refusal(431, "headers_too_large", f"more than {limits.header_fields} header fields")
         if self.content_length > limits.body_bytes:
             return self.too_large(limits)
         return None
@@ -121,12 +113,11 @@ class Request:
         lines = []
         forwarded = client
         for name, value in self.headers:
-            if name in HOP_BY_HOP or name.startswith(PEER_PREFIX):
+            if name in SET_ANEW or name.startswith(PEER_PREFIX):
+                if name == b"x-forwarded-for":
+                    forwarded = value + b", " + client
                 continue
-            if name == b"x-forwarded-for":
-                forwarded = value + b", " + client
-            elif name != b"x-request-id":
-                lines.append(b"%b: %b\r\n" % (name, value))
+            lines.append(b"%b: %b\r\n" % (name, value))
         if forwarded:
             lines.append(b"x-forwarded-for: %b\r\n" % forwarded)
         return b"".join(lines)

@@ -17,10 +17,8 @@ class Mechanism:
     """The better of two; stateless."""
 
     def choose(self, candidates: Sequence[View], rng: random.Random) -> tuple[int, str]:
-        """Index of the chosen candidate and the rule: `only-one`, `cheaper-of-2`, `lower-load` or `tie`."""
+        """Index of the chosen candidate and the rule: `cheaper-of-2`, `lower-load` or `tie`."""
         count = len(candidates)
-        if count == 1:
-            return 0, "only-one"
         # Two different ones, in random order: the first wins a tie, which is then a fair coin.
         first = int(rng.random() * count)
         second = int(rng.random() * (count - 1))

@@ -1,0 +1,277 @@
+"""The fit of a latency curve to bins of samples: Levenberg-Marquardt, one iteration per call.
+
+A fit shares its process with requests, so the caller spreads its steps over timer events (some 100 µs each)
+instead of calling a solver that keeps the loop for 3 to 20 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, log, sqrt
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dlbctl.core.curve import RHO_MAX, RHO_MIN, Curve
+from dlbctl.core.samples import Bin
+
+Floats = NDArray[np.float64]
+
+SAMPLES_MIN = 30.0
+STEPS_MAX = 60
+
+# Where a step may lead: wide enough for any latency, narrow enough for exp().
+_THETA_MIN = np.array([-25.0, -25.0, -5.0, -12.0])
+_THETA_MAX = np.array([25.0, 25.0, 2.0, 12.0])
+_STEP_MAX = 2.0
+_DAMPING_START, _DAMPING_MIN, _DAMPING_MAX = 0.1, 1e-3, 1e9
+# The slope of the cost left along any parameter, in posterior SDs: a hundredth of a percent of the noise.
+_GRADIENT_TOLERANCE = 1e-4
+
+# A bin's own CV is low when by chance its mean is, and would give low means more weight: bins share one,
+# but for what many samples say.
+_CV_SHARED_SAMPLES = 100.0
+# Identical latencies say nothing about how far the curve's form is from the truth.
+_CV_MIN = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Independent normal beliefs about θ = (ln a, ln c, ln(s/c), logit of ρ in its box): the shrinkage."""
+
+    mean: tuple[float, float, float, float]
+    sd: tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class FitResult:
+    """What a fit came to. Without a curve, `reason` says why; `cost` is half the summed robust loss."""
+
+    curve: Curve | None
+    converged: bool
+    cost: float
+    steps: int
+    reason: str = ""
+
+    @property
+    def sd_log_gradient(self) -> float:
+        """Posterior SD of ln(1/μ') at the load the fit was asked about; infinite without a curve."""
+        return self.curve.sd_log_gradient if self.curve else float("inf")
+
+
+def weak_prior(bins: Sequence[Bin]) -> Prior:
+    """A belief that only says what the data cannot: the knee lies about the highest load seen.
+
+    Below the knee nothing shows where it is. The highest load is the cautious guess: a cell is not trusted
+    with more than it has been seen to bear, and the SD tells that it is a guess.
+    """
+    idle_s = _idle_latency_s(bins)
+    highest = max(max(b.n for b in bins), 1e-6)
+    return Prior((log(idle_s), log(highest), log(0.25), -1.0), (2.0, 1.0, 1.0, 1.5))
+
+
+class CurveFit:
+    """One fit: `while not fit.step(): ...`, then `fit.result()`.
+
+    bins: from SampleStore.bins or pooled. prior: None for weak_prior(bins). warm: the cell's last curve; the
+    fit starts there unless the data's own start is better, and the new curve takes the next version.
+    at_n: the load per server where the SD of the gradient is wanted, by default the mean load of the bins.
+
+    Minimises half of sum softL1(r²) over the bins plus half of sum ((θ - θ0)/σ)², with
+    r = (ln l(n) - ln ȳ) sqrt(n_eff) / CV and softL1(z) = 2 (sqrt(1 + z) - 1). The loss is robust on bin
+    means, never on single latencies: there it would fit their median.
+    """
+
+    def __init__(
+        self,
+        bins: Sequence[Bin],
+        prior: Prior | None = None,
+        warm: Curve | None = None,
+        *,
+        at_n: float | None = None,
+    ) -> None:
+        self._reason = _refusal(bins)
+        self._version = warm.version + 1 if warm else 1
+        self._steps = 0
+        self._converged = False
+        self._done = bool(self._reason)
+        if self._done:
+            return
+        prior = prior or weak_prior(bins)
+        self._n = np.array([b.n for b in bins])
+        self._n_eff = np.array([b.n_eff for b in bins])
+        self._log_latency = np.log([b.latency_s for b in bins])
+        self._root_weight = np.sqrt(self._n_eff) / _shared_cv(bins)
+        self._prior_mean = np.array(prior.mean)
+        self._prior_precision = np.array(prior.sd) ** -2.0
+        self._samples = _effective_samples(bins)
+        self._at_n = _mean_load(bins) if at_n is None else at_n
+        self._damping = _DAMPING_START
+        starts = [_start(bins)] + ([_theta(warm)] if warm else [])
+        self._theta = min(starts, key=self._cost)
+        self._cost_now = self._cost(self._theta)
+
+    def __repr__(self) -> str:
+        state = self._reason or ("converged" if self._converged else "done" if self._done else "running")
+        return f"CurveFit(steps={self._steps}, {state})"
+
+    def step(self) -> bool:
+        """One Levenberg-Marquardt iteration; true once the fit is over."""
+        if self._done:
+            return True
+        self._steps += 1
+        gradient, hessian = self._normal_equations()
+        diagonal = hessian.diagonal()
+        if np.max(np.abs(gradient) / np.sqrt(diagonal)) < _GRADIENT_TOLERANCE:
+            return self._finish(converged=True)
+        move = np.linalg.solve(hessian + np.diag(self._damping * diagonal), -gradient)
+        theta = np.clip(self._theta + np.clip(move, -_STEP_MAX, _STEP_MAX), _THETA_MIN, _THETA_MAX)
+        move = theta - self._theta
+        self._judge(theta, promised=float(-(gradient + 0.5 * hessian @ move) @ move))
+        return self._done or (self._steps >= STEPS_MAX and self._finish(converged=False))
+
+    def _judge(self, theta: Floats, promised: float) -> None:
+        """Take a step that lowers the cost; trust the quadratic model by how well it kept its promise."""
+        cost = self._cost(theta)
+        if cost < self._cost_now:
+            kept = (self._cost_now - cost) / max(promised, 1e-300)
+            self._theta, self._cost_now = theta, cost
+            # Nielsen's rule: smooth in `kept`, so an overshooting model is damped before it oscillates.
+            self._damping *= min(max(1.0 - (2.0 * kept - 1.0) ** 3, 0.1), 3.0)
+            self._damping = max(self._damping, _DAMPING_MIN)
+        else:
+            self._damping *= 8.0
+            if self._damping > _DAMPING_MAX:
+                # No direction goes down at any length: a minimum to within rounding.
+                self._finish(converged=True)
+
+    def _finish(self, *, converged: bool) -> bool:
+        self._done, self._converged = True, converged
+        return True
+
+    def result(self) -> FitResult:
+        """The curve so far (after the last step, the fitted one), or the reason why there is none."""
+        if self._reason:
+            return FitResult(None, converged=False, cost=0.0, steps=0, reason=self._reason)
+        curve = msgspec.structs.replace(
+            _curve(self._theta),
+            version=self._version,
+            sd_log_gradient=self._sd_log_gradient(),
+            n_min=float(self._n.min()),
+            n_max=float(self._n.max()),
+            samples=self._samples,
+        )
+        return FitResult(curve, self._converged, self._cost_now, self._steps)
+
+    def _residuals(self, theta: Floats) -> tuple[Floats, Floats]:
+        log_latency, jacobian = _log_latency(theta, self._n)
+        residuals = (log_latency - self._log_latency) * self._root_weight
+        return residuals, jacobian * self._root_weight
+
+    def _cost(self, theta: Floats) -> float:
+        residuals, _ = self._residuals(theta)
+        robust = np.sum(np.sqrt(1.0 + residuals**2) - 1.0)
+        return float(robust + 0.5 * np.sum(self._prior_precision * (theta - self._prior_mean) ** 2))
+
+    def _normal_equations(self) -> tuple[Floats, Floats]:
+        """Gradient and (Gauss-Newton) Hessian of the cost, the robust loss's curvature included."""
+        residuals, jacobian = self._residuals(self._theta)
+        scale = 1.0 / np.sqrt(1.0 + residuals**2)
+        gradient = jacobian @ (scale * residuals) + self._prior_precision * (self._theta - self._prior_mean)
+        hessian = (jacobian * scale**3) @ jacobian.T + np.diag(self._prior_precision)
+        return gradient, hessian
+
+    def _sd_log_gradient(self) -> float:
+        """Delta method: the posterior covariance of θ seen along the derivative of ln(1/μ'(at_n))."""
+        _, hessian = self._normal_equations()
+        nudge = 1e-4
+        direction = np.array(
+            [
+                log(_curve(self._theta + e).gradient_s(self._at_n))
+                - log(_curve(self._theta - e).gradient_s(self._at_n))
+                for e in np.eye(4) * nudge
+            ]
+        ) / (2.0 * nudge)
+        return sqrt(max(float(direction @ np.linalg.solve(hessian, direction)), 0.0))
+
+
+def _log_latency(theta: Floats, n: Floats) -> tuple[Floats, Floats]:
+    """ln l(n) and its derivatives by θ, one row each.
+
+    In x = n/c and r = s/c the curve is l = a (1 + φ), φ = (1 - ρ) r softplus((x - 1)/r).
+    """
+    log_a, log_c, log_r, logit = theta.tolist()
+    r = exp(log_r)
+    sigma = _sigmoid(logit)
+    bend = 1.0 - _rho(logit)
+    x = n / exp(log_c)
+    u = (x - 1.0) / r
+    e = np.exp(-np.abs(u))
+    softplus = np.maximum(u, 0.0) + np.log1p(e)
+    p = np.where(u > 0.0, 1.0, e) / (1.0 + e)
+    entropy = np.log1p(e) + np.abs(u) * e / (1.0 + e)
+    phi = bend * r * softplus
+    d_rho = (RHO_MAX - RHO_MIN) * sigma * (1.0 - sigma)
+    jacobian = np.stack((1.0 + phi, -bend * p * x, bend * r * entropy, -d_rho * r * softplus)) / (1.0 + phi)
+    return log_a + np.log1p(phi), jacobian
+
+
+def _curve(theta: Floats) -> Curve:
+    log_a, log_c, log_r, logit = theta.tolist()
+    a, c = exp(log_a), exp(log_c)
+    return Curve(a=a, b=(1.0 - _rho(logit)) * a / c, c=c, s=exp(log_r) * c)
+
+
+def _theta(curve: Curve) -> Floats:
+    share = min(max((curve.rho - RHO_MIN) / (RHO_MAX - RHO_MIN), 1e-5), 1.0 - 1e-5)
+    theta = [log(curve.a), log(curve.c), log(curve.s / curve.c), log(share / (1.0 - share))]
+    return np.clip(np.array(theta), _THETA_MIN, _THETA_MAX)
+
+
+def _sigmoid(x: float) -> float:
+    return 1.0 / (1.0 + exp(-x))
+
+
+def _rho(logit: float) -> float:
+    return RHO_MIN + (RHO_MAX - RHO_MIN) * _sigmoid(logit)
+
+
+def _start(bins: Sequence[Bin]) -> Floats:
+    """Where a fit without a warmer start begins: the knee amid the loads seen."""
+    median = max(sorted(b.n for b in bins)[len(bins) // 2], 1e-6)
+    theta = [log(_idle_latency_s(bins)), log(median), log(0.25), -1.0]
+    return np.clip(np.array(theta), _THETA_MIN, _THETA_MAX)
+
+
+def _idle_latency_s(bins: Sequence[Bin]) -> float:
+    """Mean latency of the fifth of the bins with the lowest loads."""
+    lowest = sorted(bins, key=lambda b: b.n)[: max(len(bins) // 5, 1)]
+    return sum(b.weight * b.latency_s for b in lowest) / sum(b.weight for b in lowest)
+
+
+def _mean_load(bins: Sequence[Bin]) -> float:
+    return sum(b.weight * b.n for b in bins) / sum(b.weight for b in bins)
+
+
+def _effective_samples(bins: Sequence[Bin]) -> float:
+    return float(sum(b.weight for b in bins) ** 2 / sum(b.weight**2 / b.n_eff for b in bins))
+
+
+def _shared_cv(bins: Sequence[Bin]) -> Floats:
+    """Each bin's CV, drawn toward the one of all bins."""
+    n_eff = np.array([b.n_eff for b in bins])
+    squared = np.array([b.cv for b in bins]) ** 2
+    shared = np.average(squared, weights=n_eff)
+    drawn = (n_eff * squared + _CV_SHARED_SAMPLES * shared) / (n_eff + _CV_SHARED_SAMPLES)
+    return np.sqrt(np.maximum(drawn, _CV_MIN**2))
+
+
+def _refusal(bins: Sequence[Bin]) -> str:
+    if not bins or (samples := _effective_samples(bins)) < SAMPLES_MIN:
+        return f"{samples if bins else 0.0:.3g} effective samples, {SAMPLES_MIN:.0f} needed"
+    loads = [b.n for b in bins]
+    if max(loads) - min(loads) <= 1e-6 * max(loads):
+        return f"one load only ({loads[0]:.3g} per server)"
+    return ""

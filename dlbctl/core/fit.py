@@ -72,6 +72,16 @@ def weak_prior(bins: Sequence[Bin]) -> Prior:
     return Prior((log(idle_s), log(highest), log(0.25), -1.0), (2.0, 1.0, 1.0, 1.5))
 
 
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """A place the fit has looked at: residuals in SDs, and their derivatives by θ, one row each."""
+
+    theta: Floats
+    residuals: Floats
+    jacobian: Floats
+    cost: float
+
+
 class CurveFit:
     """One fit: `while not fit.step(): ...`, then `fit.result()`.
 
@@ -110,8 +120,7 @@ class CurveFit:
         self._at_n = _mean_load(bins) if at_n is None else at_n
         self._damping = _DAMPING_START
         starts = [_start(bins)] + ([_theta(warm)] if warm else [])
-        self._theta = min(starts, key=self._cost)
-        self._cost_now = self._cost(self._theta)
+        self._best = min((self._evaluate(theta) for theta in starts), key=lambda point: point.cost)
 
     def __repr__(self) -> str:
         state = self._reason or ("converged" if self._converged else "done" if self._done else "running")
@@ -127,19 +136,19 @@ class CurveFit:
         if np.max(np.abs(gradient) / np.sqrt(diagonal)) < _GRADIENT_TOLERANCE:
             return self._finish(converged=True)
         move = np.linalg.solve(hessian + np.diag(self._damping * diagonal), -gradient)
-        theta = np.clip(self._theta + np.clip(move, -_STEP_MAX, _STEP_MAX), _THETA_MIN, _THETA_MAX)
-        move = theta - self._theta
-        self._judge(theta, promised=float(-(gradient + 0.5 * hessian @ move) @ move))
+        here = self._best.theta
+        theta = np.clip(here + np.clip(move, -_STEP_MAX, _STEP_MAX), _THETA_MIN, _THETA_MAX)
+        move = theta - here
+        self._judge(self._evaluate(theta), promised=float(-(gradient + 0.5 * hessian @ move) @ move))
         return self._done or (self._steps >= STEPS_MAX and self._finish(converged=False))
 
-    def _judge(self, theta: Floats, promised: float) -> None:
+    def _judge(self, trial: _Point, promised: float) -> None:
         """Take a step that lowers the cost; trust the quadratic model by how well it kept its promise."""
-        cost = self._cost(theta)
-        if cost < self._cost_now:
-            kept = (self._cost_now - cost) / max(promised, 1e-300)
-            self._theta, self._cost_now = theta, cost
-            # Nielsen's rule: smooth in `kept`, so an overshooting model is damped before it oscillates.
-            self._damping *= min(max(1.0 - (2.0 * kept - 1.0) ** 3, 0.1), 3.0)
+        if trial.cost < self._best.cost:
+            kept = (self._best.cost - trial.cost) / max(promised, 1e-300)
+            self._best = trial
+            # The quadratic model ignores the curve's own bending, and may overshoot to and fro for long.
+            self._damping *= 4.0 if kept < 0.75 else 0.25 if kept > 0.9 else 1.0
             self._damping = max(self._damping, _DAMPING_MIN)
         else:
             self._damping *= 8.0
@@ -156,41 +165,38 @@ class CurveFit:
         if self._reason:
             return FitResult(None, converged=False, cost=0.0, steps=0, reason=self._reason)
         curve = msgspec.structs.replace(
-            _curve(self._theta),
+            _curve(self._best.theta),
             version=self._version,
             sd_log_gradient=self._sd_log_gradient(),
             n_min=float(self._n.min()),
             n_max=float(self._n.max()),
             samples=self._samples,
         )
-        return FitResult(curve, self._converged, self._cost_now, self._steps)
+        return FitResult(curve, self._converged, self._best.cost, self._steps)
 
-    def _residuals(self, theta: Floats) -> tuple[Floats, Floats]:
+    def _evaluate(self, theta: Floats) -> _Point:
         log_latency, jacobian = _log_latency(theta, self._n)
         residuals = (log_latency - self._log_latency) * self._root_weight
-        return residuals, jacobian * self._root_weight
-
-    def _cost(self, theta: Floats) -> float:
-        residuals, _ = self._residuals(theta)
         robust = np.sum(np.sqrt(1.0 + residuals**2) - 1.0)
-        return float(robust + 0.5 * np.sum(self._prior_precision * (theta - self._prior_mean) ** 2))
+        belief = 0.5 * np.sum(self._prior_precision * (theta - self._prior_mean) ** 2)
+        return _Point(theta, residuals, jacobian * self._root_weight, float(robust + belief))
 
     def _normal_equations(self) -> tuple[Floats, Floats]:
         """Gradient and (Gauss-Newton) Hessian of the cost, the robust loss's curvature included."""
-        residuals, jacobian = self._residuals(self._theta)
-        scale = 1.0 / np.sqrt(1.0 + residuals**2)
-        gradient = jacobian @ (scale * residuals) + self._prior_precision * (self._theta - self._prior_mean)
-        hessian = (jacobian * scale**3) @ jacobian.T + np.diag(self._prior_precision)
+        best = self._best
+        scale = 1.0 / np.sqrt(1.0 + best.residuals**2)
+        belief = self._prior_precision * (best.theta - self._prior_mean)
+        gradient = best.jacobian @ (scale * best.residuals) + belief
+        hessian = (best.jacobian * scale**3) @ best.jacobian.T + np.diag(self._prior_precision)
         return gradient, hessian
 
     def _sd_log_gradient(self) -> float:
         """Delta method: the posterior covariance of θ seen along the derivative of ln(1/μ'(at_n))."""
         _, hessian = self._normal_equations()
-        nudge = 1e-4
+        theta, nudge = self._best.theta, 1e-4
         direction = np.array(
             [
-                log(_curve(self._theta + e).gradient_s(self._at_n))
-                - log(_curve(self._theta - e).gradient_s(self._at_n))
+                log(_curve(theta + e).gradient_s(self._at_n)) - log(_curve(theta - e).gradient_s(self._at_n))
                 for e in np.eye(4) * nudge
             ]
         ) / (2.0 * nudge)

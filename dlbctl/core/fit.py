@@ -26,6 +26,7 @@ STEPS_MAX = 60
 _THETA_MIN = np.array([-25.0, -25.0, -5.0, -12.0])
 _THETA_MAX = np.array([25.0, 25.0, 2.0, 12.0])
 _STEP_MAX = 2.0
+_LOAD_MIN = 1e-6  # has a logarithm, where an idle cell's load has none
 _DAMPING_START, _DAMPING_MIN, _DAMPING_MAX = 0.1, 1e-3, 1e9
 # The slope of the cost left along any parameter, in posterior SDs: a hundredth of a percent of the noise.
 _GRADIENT_TOLERANCE = 1e-4
@@ -62,14 +63,14 @@ class FitResult:
 
 
 def weak_prior(bins: Sequence[Bin]) -> Prior:
-    """A belief that only says what the data cannot: the knee lies about the highest load seen.
+    """A belief that settles only what the data leaves open: the knee, if it was never passed, is not far off.
 
-    Below the knee nothing shows where it is. The highest load is the cautious guess: a cell is not trusted
-    with more than it has been seen to bear, and the SD tells that it is a guess.
+    Below the knee nothing shows where it is, and a guess beyond all loads seen would trust a cell with what
+    it was never seen to bear. The SD of the gradient tells that it is a guess.
     """
-    idle_s = _idle_latency_s(bins)
-    highest = max(max(b.n for b in bins), 1e-6)
-    return Prior((log(idle_s), log(highest), log(0.25), -1.0), (2.0, 1.0, 1.0, 1.5))
+    loads = sorted(max(b.n, _LOAD_MIN) for b in bins)
+    knee = sqrt(loads[len(loads) // 2] * loads[-1])
+    return Prior((log(_idle_latency_s(bins)), log(knee), log(0.25), -1.0), (2.0, 1.0, 0.7, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +91,8 @@ class CurveFit:
     at_n: the load per server where the SD of the gradient is wanted, by default the mean load of the bins.
 
     Minimises half of sum softL1(r²) over the bins plus half of sum ((θ - θ0)/σ)², with
-    r = (ln l(n) - ln ȳ) sqrt(n_eff) / CV and softL1(z) = 2 (sqrt(1 + z) - 1). The loss is robust on bin
-    means, never on single latencies: there it would fit their median.
+    r = (ln l(n) - ln ȳ - v/2) / sqrt(v), v = CV²/n_eff, and softL1(z) = 2 (sqrt(1 + z) - 1). The loss is
+    robust on bin means, never on single latencies: there it would fit their median.
     """
 
     def __init__(
@@ -111,12 +112,13 @@ class CurveFit:
             return
         prior = prior or weak_prior(bins)
         self._n = np.array([b.n for b in bins])
-        self._n_eff = np.array([b.n_eff for b in bins])
-        self._log_latency = np.log([b.latency_s for b in bins])
-        self._root_weight = np.sqrt(self._n_eff) / _shared_cv(bins)
+        variance = _relative_variance(bins)
+        # E[ln ȳ] = ln E[y] - var/2 to second order: the logarithm makes too little of a mean of few.
+        self._log_latency = np.log([b.latency_s for b in bins]) + 0.5 * variance
+        self._root_weight = 1.0 / np.sqrt(variance)
         self._prior_mean = np.array(prior.mean)
         self._prior_precision = np.array(prior.sd) ** -2.0
-        self._samples = _effective_samples(bins)
+        self._samples = sum(b.n_eff for b in bins)
         self._at_n = _mean_load(bins) if at_n is None else at_n
         self._damping = _DAMPING_START
         starts = [_start(bins)] + ([_theta(warm)] if warm else [])
@@ -137,7 +139,7 @@ class CurveFit:
             return self._finish(converged=True)
         move = np.linalg.solve(hessian + np.diag(self._damping * diagonal), -gradient)
         here = self._best.theta
-        theta = np.clip(here + np.clip(move, -_STEP_MAX, _STEP_MAX), _THETA_MIN, _THETA_MAX)
+        theta = _boxed(here + np.clip(move, -_STEP_MAX, _STEP_MAX))
         move = theta - here
         self._judge(self._evaluate(theta), promised=float(-(gradient + 0.5 * hessian @ move) @ move))
         return self._done or (self._steps >= STEPS_MAX and self._finish(converged=False))
@@ -221,7 +223,8 @@ def _log_latency(theta: Floats, n: Floats) -> tuple[Floats, Floats]:
     phi = bend * r * softplus
     d_rho = (RHO_MAX - RHO_MIN) * sigma * (1.0 - sigma)
     jacobian = np.stack((1.0 + phi, -bend * p * x, bend * r * entropy, -d_rho * r * softplus)) / (1.0 + phi)
-    return log_a + np.log1p(phi), jacobian
+    log_latency: Floats = log_a + np.log1p(phi)
+    return log_latency, jacobian
 
 
 def _curve(theta: Floats) -> Curve:
@@ -233,7 +236,12 @@ def _curve(theta: Floats) -> Curve:
 def _theta(curve: Curve) -> Floats:
     share = min(max((curve.rho - RHO_MIN) / (RHO_MAX - RHO_MIN), 1e-5), 1.0 - 1e-5)
     theta = [log(curve.a), log(curve.c), log(curve.s / curve.c), log(share / (1.0 - share))]
-    return np.clip(np.array(theta), _THETA_MIN, _THETA_MAX)
+    return _boxed(np.array(theta))
+
+
+def _boxed(theta: Floats) -> Floats:
+    boxed: Floats = np.clip(theta, _THETA_MIN, _THETA_MAX)
+    return boxed
 
 
 def _sigmoid(x: float) -> float:
@@ -246,36 +254,33 @@ def _rho(logit: float) -> float:
 
 def _start(bins: Sequence[Bin]) -> Floats:
     """Where a fit without a warmer start begins: the knee amid the loads seen."""
-    median = max(sorted(b.n for b in bins)[len(bins) // 2], 1e-6)
+    median = max(sorted(b.n for b in bins)[len(bins) // 2], _LOAD_MIN)
     theta = [log(_idle_latency_s(bins)), log(median), log(0.25), -1.0]
-    return np.clip(np.array(theta), _THETA_MIN, _THETA_MAX)
+    return _boxed(np.array(theta))
 
 
 def _idle_latency_s(bins: Sequence[Bin]) -> float:
     """Mean latency of the fifth of the bins with the lowest loads."""
     lowest = sorted(bins, key=lambda b: b.n)[: max(len(bins) // 5, 1)]
-    return sum(b.weight * b.latency_s for b in lowest) / sum(b.weight for b in lowest)
+    return sum(b.n_eff * b.latency_s for b in lowest) / sum(b.n_eff for b in lowest)
 
 
 def _mean_load(bins: Sequence[Bin]) -> float:
-    return sum(b.weight * b.n for b in bins) / sum(b.weight for b in bins)
+    return sum(b.n_eff * b.n for b in bins) / sum(b.n_eff for b in bins)
 
 
-def _effective_samples(bins: Sequence[Bin]) -> float:
-    return float(sum(b.weight for b in bins) ** 2 / sum(b.weight**2 / b.n_eff for b in bins))
-
-
-def _shared_cv(bins: Sequence[Bin]) -> Floats:
-    """Each bin's CV, drawn toward the one of all bins."""
+def _relative_variance(bins: Sequence[Bin]) -> Floats:
+    """Each bin's variance of ln ȳ, CV²/n_eff, its CV drawn toward the one of all bins."""
     n_eff = np.array([b.n_eff for b in bins])
     squared = np.array([b.cv for b in bins]) ** 2
-    shared = np.average(squared, weights=n_eff)
+    shared = float(np.average(squared, weights=n_eff))
     drawn = (n_eff * squared + _CV_SHARED_SAMPLES * shared) / (n_eff + _CV_SHARED_SAMPLES)
-    return np.sqrt(np.maximum(drawn, _CV_MIN**2))
+    variance: Floats = np.maximum(drawn, _CV_MIN**2) / n_eff
+    return variance
 
 
 def _refusal(bins: Sequence[Bin]) -> str:
-    if not bins or (samples := _effective_samples(bins)) < SAMPLES_MIN:
+    if not bins or (samples := sum(b.n_eff for b in bins)) < SAMPLES_MIN:
         return f"{samples if bins else 0.0:.3g} effective samples, {SAMPLES_MIN:.0f} needed"
     loads = [b.n for b in bins]
     if max(loads) - min(loads) <= 1e-6 * max(loads):

@@ -25,9 +25,8 @@ STEPS_MAX = 60
 # Where a step may lead: wide enough for any latency, narrow enough for exp().
 _THETA_MIN = np.array([-25.0, -25.0, -5.0, -12.0])
 _THETA_MAX = np.array([25.0, 25.0, 2.0, 12.0])
-_STEP_MAX = 2.0
 _LOAD_MIN = 1e-6  # has a logarithm, where an idle cell's load has none
-_DAMPING_START, _DAMPING_MIN, _DAMPING_MAX = 0.1, 1e-3, 1e9
+_DAMPING_START, _DAMPING_MAX = 0.1, 1e9
 # The slope of the cost left along any parameter, in posterior SDs: a hundredth of a percent of the noise.
 _GRADIENT_TOLERANCE = 1e-4
 
@@ -87,7 +86,7 @@ class CurveFit:
     """One fit: `while not fit.step(): ...`, then `fit.result()`.
 
     bins: from SampleStore.bins or pooled. prior: None for weak_prior(bins). warm: the cell's last curve; the
-    fit starts there unless the data's own start is better, and the new curve takes the next version.
+    fit starts there unless the prior's mean is better, and the new curve takes the next version.
     at_n: the load per server where the SD of the gradient is wanted, by default the mean load of the bins.
 
     Minimises half of sum softL1(r²) over the bins plus half of sum ((θ - θ0)/σ)², with
@@ -121,7 +120,7 @@ class CurveFit:
         self._samples = sum(b.n_eff for b in bins)
         self._at_n = _mean_load(bins) if at_n is None else at_n
         self._damping = _DAMPING_START
-        starts = [_start(bins)] + ([_theta(warm)] if warm else [])
+        starts = [_boxed(self._prior_mean)] + ([_theta(warm)] if warm else [])
         self._best = min((self._evaluate(theta) for theta in starts), key=lambda point: point.cost)
 
     def __repr__(self) -> str:
@@ -139,7 +138,7 @@ class CurveFit:
             return self._finish(converged=True)
         move = np.linalg.solve(hessian + np.diag(self._damping * diagonal), -gradient)
         here = self._best.theta
-        theta = _boxed(here + np.clip(move, -_STEP_MAX, _STEP_MAX))
+        theta = _boxed(here + move)
         move = theta - here
         self._judge(self._evaluate(theta), promised=float(-(gradient + 0.5 * hessian @ move) @ move))
         return self._done or (self._steps >= STEPS_MAX and self._finish(converged=False))
@@ -149,9 +148,9 @@ class CurveFit:
         if trial.cost < self._best.cost:
             kept = (self._best.cost - trial.cost) / max(promised, 1e-300)
             self._best = trial
-            # The quadratic model ignores the curve's own bending, and may overshoot to and fro for long.
+            # The model ignores the curve's own bending: trusted for going down at all, it can overshoot to
+            # and fro for 60 steps.
             self._damping *= 4.0 if kept < 0.75 else 0.25 if kept > 0.9 else 1.0
-            self._damping = max(self._damping, _DAMPING_MIN)
         else:
             self._damping *= 8.0
             if self._damping > _DAMPING_MAX:
@@ -184,12 +183,12 @@ class CurveFit:
         return _Point(theta, residuals, jacobian * self._root_weight, float(robust + belief))
 
     def _normal_equations(self) -> tuple[Floats, Floats]:
-        """Gradient and (Gauss-Newton) Hessian of the cost, the robust loss's curvature included."""
+        """Gradient and Gauss-Newton Hessian of the cost, each bin reweighted by the slope of its loss."""
         best = self._best
         scale = 1.0 / np.sqrt(1.0 + best.residuals**2)
         belief = self._prior_precision * (best.theta - self._prior_mean)
         gradient = best.jacobian @ (scale * best.residuals) + belief
-        hessian = (best.jacobian * scale**3) @ best.jacobian.T + np.diag(self._prior_precision)
+        hessian = (best.jacobian * scale) @ best.jacobian.T + np.diag(self._prior_precision)
         return gradient, hessian
 
     def _sd_log_gradient(self) -> float:
@@ -250,13 +249,6 @@ def _sigmoid(x: float) -> float:
 
 def _rho(logit: float) -> float:
     return RHO_MIN + (RHO_MAX - RHO_MIN) * _sigmoid(logit)
-
-
-def _start(bins: Sequence[Bin]) -> Floats:
-    """Where a fit without a warmer start begins: the knee amid the loads seen."""
-    median = max(sorted(b.n for b in bins)[len(bins) // 2], _LOAD_MIN)
-    theta = [log(_idle_latency_s(bins)), log(median), log(0.25), -1.0]
-    return _boxed(np.array(theta))
 
 
 def _idle_latency_s(bins: Sequence[Bin]) -> float:

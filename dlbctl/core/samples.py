@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import inf
 from random import Random
 
 import msgspec
@@ -24,6 +23,10 @@ BIN_SAMPLES_MIN = 8.0
 # What no clock or counter means; it keeps squares finite.
 LATENCY_MIN_S, LATENCY_MAX_S = 1e-9, 1e9
 LOAD_MAX = 1e9
+COUNT_MAX = 1e12
+# Means and sums of allowed values may leave their range by a rounding: n, latency_s, n_eff, cv.
+_BIN_MIN = (0.0, LATENCY_MIN_S, 0.0, 0.0)
+_BIN_MAX = (LOAD_MAX, LATENCY_MAX_S, COUNT_MAX, COUNT_MAX)
 # A point of less than this share of the whole, or a whole of less than this, says nothing any more.
 _NEGLIGIBLE = 1e-9
 
@@ -44,7 +47,7 @@ class Bin(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         measured = 0.0 <= self.n <= LOAD_MAX and LATENCY_MIN_S <= self.latency_s <= LATENCY_MAX_S
-        if not (measured and 0.0 < self.n_eff < inf and 0.0 <= self.cv < inf):
+        if not (measured and 0.0 < self.n_eff <= COUNT_MAX and 0.0 <= self.cv <= COUNT_MAX):
             raise ValueError("bin: latency_s and n_eff must be positive, n and cv at least 0")
 
 
@@ -178,4 +181,5 @@ def _bins(sums: Floats) -> list[Bin]:
     n_eff, n, latency_s, latency_sq = sums[:, sums[0] > 0.0]
     n, latency_s, latency_sq = n / n_eff, latency_s / n_eff, latency_sq / n_eff
     cv = np.sqrt(np.maximum(latency_sq / latency_s**2 - 1.0, 0.0))
-    return [Bin(*row) for row in np.stack((n, latency_s, n_eff, cv), axis=1).tolist()]
+    rows = np.clip(np.stack((n, latency_s, n_eff, cv), axis=1), _BIN_MIN, _BIN_MAX)
+    return [Bin(*row) for row in rows.tolist()]

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from dlbctl import __version__
-from dlbctl.commands import leaf, root
+from dlbctl.commands import check, inspect, leaf, policy, root
 from dlbctl.commands.output import complain
 from dlbctl.core.errors import DlbctlError
 
@@ -38,6 +38,9 @@ def _options(
 
 app.command("root")(root.root)
 app.command("leaf")(leaf.leaf)
+app.add_typer(inspect.app, name="inspect")
+app.add_typer(policy.app, name="policy")
+app.command("check")(check.check)
 
 
 def main() -> None:

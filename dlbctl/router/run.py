@@ -9,17 +9,23 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from dlbctl.core.tier import Tier
+from dlbctl.router.admin import INSPECT_PATH, Admin, leaf_view
 from dlbctl.router.config import (
     LeafFile,
     RootFile,
     RouterSection,
+    admin_address,
     read_token,
 )
 from dlbctl.router.discovery import Discovery
+from dlbctl.router.downstream import Downstream
 from dlbctl.router.lifecycle import Lifecycle, bind, hosted, url_of
-from dlbctl.router.listener import Listener, PeerListener
+from dlbctl.router.listener import Listener, PeerListener, Serve
 from dlbctl.router.probe import Prober
+from dlbctl.router.request import Request
 from dlbctl.router.router import Router
 from dlbctl.router.state_stream import StatePublisher
 
@@ -57,6 +63,7 @@ async def _root(settings: RootFile, announce: Announce) -> None:
     opened = [
         _open(life, "listening", section.listen, Listener(router, settings.http, half_close=_half_close(section)))
     ]
+    _open_admin(life, admin_address(section, "root"), router)
     for tier in local.values():
         life.background(Discovery(tier, router.clock).run)
     life.background(Prober(router, section.probe_interval_ms).run)
@@ -77,11 +84,13 @@ async def _leaf(settings: LeafFile, announce: Announce) -> None:
     peers = PeerListener(router, settings.http, half_close=half_close)
     publisher = StatePublisher(router)
     peers.add(b"/dlb/v1/state", publisher.serve)
+    peers.add(INSPECT_PATH.encode(), _inspector(router))
     opened = [_open(life, "peers", section.peer_listen, peers)]
     if section.listen:
         opened.insert(
             0, _open(life, "listening", section.listen, Listener(router, settings.http, half_close=half_close))
         )
+    _open_admin(life, admin_address(section, "leaf"), router)
     life.background(Discovery(router.tier, router.clock).run)
     life.background(router.keep_time)
     life.on_drain(publisher.stop)
@@ -108,6 +117,17 @@ def _open(life: Lifecycle, name: str, address: str, listener: Listener) -> tuple
     sock = bind(f"{name}", address)
     life.add(hosted(no_app, protocol=listener.protocol), sock)
     return name, url_of(sock)
+
+
+def _open_admin(life: Lifecycle, address: str, router: Router) -> None:
+    life.add(hosted(Admin(router).app()), bind("admin", address))
+
+
+def _inspector(router: Router) -> Serve:
+    def serve(downstream: Downstream, request: Request) -> None:
+        downstream.reply(request, 200, msgspec.json.encode(leaf_view(router)))
+
+    return serve
 
 
 def _announce_all(announce: Announce, opened: list[tuple[str, str]]) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _DONE = b"[DONE]"
+_NULL = b"null"
 # A failed answer's body is kept for its message alone.
 _KEPT_ERROR_BYTES = 65_536
 
@@ -50,7 +51,7 @@ class _Choice(msgspec.Struct):
 class _Event(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: Usage | None = None
-    error: msgspec.Raw | None = None
+    error: msgspec.Raw = msgspec.Raw(_NULL)
 
 
 class _ErrorObject(msgspec.Struct):
@@ -185,8 +186,9 @@ class Answer:
             self.completion_tokens = usage.completion_tokens
             if usage.prompt_tokens_details is not None:
                 self.cached_tokens = usage.prompt_tokens_details.cached_tokens
-        if event.error is not None and bytes(event.error) != b"null":
-            self._note_failure("stream-error", bytes(event.error)[:200].decode(errors="replace"))
+        error = bytes(event.error)
+        if error != _NULL:
+            self._note_failure("stream-error", error[:200].decode(errors="replace"))
 
     def _error_message(self) -> str:
         try:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from typing import TYPE_CHECKING
 
 from dlbctl.replay.connection import Connection
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from dlbctl.replay.answer import Answer
     from dlbctl.replay.targets import Target
@@ -31,12 +32,10 @@ class Pool:
         *,
         connect_timeout_s: float,
         tls: ssl.SSLContext | None,
-        clock: Callable[[], float],
     ) -> None:
         self._target = target
         self._connect_timeout_s = connect_timeout_s
         self._tls = tls if target.scheme == "https" else None
-        self._clock = clock
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
         self._addresses: list[tuple[str, int]] = []
@@ -73,7 +72,7 @@ class Pool:
         for host, port in self._addresses:
             try:
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self._clock, self._idle.append, self._forget),
+                    lambda: Connection(self._idle.append, self._forget),
                     host,
                     port,
                     ssl=self._tls,
@@ -104,13 +103,10 @@ class Client:
         connect_timeout_s: float,
         timeout_s: float,
         tls: ssl.SSLContext | None,
-        clock: Callable[[], float],
     ) -> None:
-        self._clock = clock
         self._timeout_s = timeout_s
         self._pools = {
-            target.name: Pool(target, connect_timeout_s=connect_timeout_s, tls=tls, clock=clock)
-            for target in targets
+            target.name: Pool(target, connect_timeout_s=connect_timeout_s, tls=tls) for target in targets
         }
 
     async def send(self, request: Request, order: Sequence[Target], answer: Answer) -> None:
@@ -123,11 +119,11 @@ class Client:
             except ConnectionRefusedError:
                 continue
             except TimeoutError:
-                answer.fail("connect-timeout", self._clock())
+                answer.fail("connect-timeout", time.monotonic())
             except OSError as error:
-                answer.fail("connect-failed", self._clock(), str(error))
+                answer.fail("connect-failed", time.monotonic(), str(error))
             return
-        answer.fail("refused", self._clock(), "every target refused the connection")
+        answer.fail("refused", time.monotonic(), "every target refused the connection")
 
     def close(self) -> None:
         """Close every connection."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, cast
 
 import httptools
@@ -18,11 +19,9 @@ class Connection(asyncio.Protocol):
 
     def __init__(
         self,
-        clock: Callable[[], float],
         on_free: Callable[[Connection], None],
         on_closed: Callable[[Connection], None],
     ) -> None:
-        self._clock = clock
         self._on_free = on_free
         self._on_closed = on_closed
         self._transport: asyncio.Transport | None = None
@@ -32,6 +31,7 @@ class Connection(asyncio.Protocol):
         self._now_s = 0.0
         self._begun = False
         self._excess = False
+        self._keep_alive = False
         self.exchanges = 0
 
     def __repr__(self) -> str:
@@ -47,7 +47,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self.exchanges += 1
         if answer.sent_s is None:
-            answer.sent_s = self._clock()
+            answer.sent_s = time.monotonic()
         if self._transport is None:
             self._fail("disconnected", "the connection was closed before the request was sent")
         else:
@@ -79,7 +79,7 @@ class Connection(asyncio.Protocol):
         if answer is None:
             self.abort("bad-http")
             return
-        self._now_s = self._clock()
+        self._now_s = time.monotonic()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError:
@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
         self._on_closed(self)
         if self._answer is None:
             return
-        self._now_s = self._clock()
+        self._now_s = time.monotonic()
         detail = str(exc) if exc else "closed by the target"
         if not self._begun:
             self._fail("disconnected", detail)
@@ -131,6 +131,8 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """The body ended by its length or its last chunk."""
         if self._answer is not None and self._begun:
+            # Asked here: once the parser waits for another message it no longer says.
+            self._keep_alive = self._parser.should_keep_alive()
             self._finish()
 
     def _ends_at_close(self) -> bool:
@@ -145,7 +147,7 @@ class Connection(asyncio.Protocol):
     def _fail(self, reason: str, detail: str) -> None:
         answer, self._answer = self._answer, None
         assert answer is not None
-        answer.fail(reason, self._clock(), detail)
+        answer.fail(reason, time.monotonic(), detail)
         self._wake()
 
     def _wake(self) -> None:
@@ -155,7 +157,7 @@ class Connection(asyncio.Protocol):
     def _release(self) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        if self._parser.should_keep_alive() and not self._excess:
+        if self._keep_alive and not self._excess:
             self._on_free(self)
         else:
             self._transport.close()

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from array import array
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _PERIOD_S = 0.01
 
@@ -15,8 +12,7 @@ _PERIOD_S = 0.01
 class LoopLag:
     """Sets a timer every 10 ms and keeps by how much each was late [s]."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._due_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.late_s = array("d")
@@ -26,17 +22,17 @@ class LoopLag:
 
     def start(self) -> None:
         """Begin to measure."""
-        self._due_s = self._clock() + _PERIOD_S
+        self._due_s = time.monotonic() + _PERIOD_S
         self._timer = asyncio.get_running_loop().call_later(_PERIOD_S, self._tick)
 
     def stop(self) -> None:
         """End; a timer that is overdue now is a reading too."""
         if self._timer is not None:
             self._timer.cancel()
-            late_s = self._clock() - self._due_s
+            late_s = time.monotonic() - self._due_s
             if late_s > 0:
                 self.late_s.append(late_s)
 
     def _tick(self) -> None:
-        self.late_s.append(max(0.0, self._clock() - self._due_s))
+        self.late_s.append(max(0.0, time.monotonic() - self._due_s))
         self.start()

@@ -67,13 +67,11 @@ class Run:
         *,
         record: Callable[[Outcome], None],
         watch: Callable[[Standing], None],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._plan = plan
         self._tally = tally
         self._record = record
         self._watch = watch
-        self._clock = clock
         self._due_s = [row.timestamp_s * plan.pace for row in plan.rows]
         self._tasks: set[asyncio.Task[None]] = set()
         self._group = asyncio.TaskGroup()
@@ -84,11 +82,10 @@ class Run:
             connect_timeout_s=plan.connect_timeout_s,
             timeout_s=plan.timeout_s,
             tls=plan.tls,
-            clock=clock,
         )
         self._requests = Ahead(len(plan.rows), lambda index: plan.writer.write(plan.rows[index]))
-        self._schedule = Schedule(self._due_s, self._release, clock=clock, max_in_flight=plan.max_in_flight)
-        self.loop_lag = LoopLag(clock)
+        self._schedule = Schedule(self._due_s, self._release, max_in_flight=plan.max_in_flight)
+        self.loop_lag = LoopLag()
         self.stopped = False
 
     def __repr__(self) -> str:
@@ -120,7 +117,7 @@ class Run:
     async def _send_all(self) -> None:
         async with self._group:
             self.loop_lag.start()
-            self._origin_s = self._clock() + _LEAD_S
+            self._origin_s = time.monotonic() + _LEAD_S
             self._schedule.start(self._origin_s)
             await self._schedule.all_released.wait()
             if self._plan.drain_timeout_s is not None and self._tasks:
@@ -140,7 +137,7 @@ class Run:
         except asyncio.CancelledError:
             # Only `_cut` cancels. The task ends here, its request counted for what cut it.
             if answer.end_s is None:
-                answer.fail(self._cut_reason, self._clock())
+                answer.fail(self._cut_reason, time.monotonic())
         self._write_down(row, request, answer, self._due_s[index])
         self._schedule.ended()
 
@@ -166,7 +163,7 @@ class Run:
     def _standing(self) -> Standing:
         results = self._tally.results
         return Standing(
-            elapsed_s=max(0.0, self._clock() - self._origin_s),
+            elapsed_s=max(0.0, time.monotonic() - self._origin_s),
             total=len(self._plan.rows),
             sent=self._schedule.released,
             in_flight=self._schedule.in_flight,

@@ -97,7 +97,7 @@ def arrivals_ms(rng: random.Random, duration_s: float, first_per_s: float, last_
             instants.append(round(at_s * 1000))
 
 
-def write(path: Path, *, seed: int, duration_s: float, first_per_s: float, last_per_s: float) -> None:
+def write(path: Path, *, seed: float, duration_s: float, first_per_s: float, last_per_s: float) -> None:
     """Write one trace."""
     rng = random.Random(seed)  # noqa: S311 - a trace, no secret
     writer = Writer(rng)
@@ -105,7 +105,11 @@ def write(path: Path, *, seed: int, duration_s: float, first_per_s: float, last_
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+TRACES = {
+    "sample.jsonl": {"seed": 20, "duration_s": 60.0, "first_per_s": 1.0, "last_per_s": 24.0},
+    "short.jsonl": {"seed": 4, "duration_s": 10.0, "first_per_s": 4.0, "last_per_s": 8.0},
+}
+
 if __name__ == "__main__":
-    here = Path(__file__).resolve().parent
-    write(here / "sample.jsonl", seed=20, duration_s=60.0, first_per_s=1.0, last_per_s=24.0)
-    write(here / "short.jsonl", seed=4, duration_s=10.0, first_per_s=4.0, last_per_s=8.0)
+    for name, options in TRACES.items():
+        write(Path(__file__).resolve().parent / name, **options)

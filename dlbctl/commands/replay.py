@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 from enum import StrEnum
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from dlbctl.replay.execute import Report
     from dlbctl.replay.run import Standing
+    from dlbctl.replay.selection import Selection
     from dlbctl.replay.slo import Objective
 
 _PLAIN_PROGRESS_PERIOD_S = 10.0
@@ -78,7 +80,9 @@ _Timeout = Annotated[
 ]
 _DrainTimeout = Annotated[
     float | None,
-    typer.Option(min=0, metavar="S", help="After the last row, wait this long. (default: for every answer)"),
+    typer.Option(
+        min=0, max=86_400, metavar="S", help="After the last row, wait this long. (default: for every answer)"
+    ),
 ]
 _Slo = Annotated[
     str | None,
@@ -123,7 +127,6 @@ def replay(
     failed, 2 usage, 3 not a trace, 4 no target reachable, 5 goodput missed, 130 interrupted.
     """
     from dlbctl.replay.execute import Options, execute
-    from dlbctl.replay.selection import Selection
     from dlbctl.replay.tables import tables
     from dlbctl.replay.targets import DEFAULT_TARGET, parse_targets
 
@@ -132,7 +135,7 @@ def replay(
         targets=parse_targets(target or [DEFAULT_TARGET]),
         model=model,
         pace=_pace(speedup, time_scale),
-        selection=Selection(start, end, limit, max_input),
+        selection=_selection(start, end, limit, max_input),
         block_tokens=block_size,
         endpoint=endpoint.value,
         stream=stream,
@@ -164,9 +167,19 @@ def _pace(speedup: float | None, time_scale: float | None) -> float:
     name, factor = ("--speedup", speedup) if speedup is not None else ("--time-scale", time_scale)
     if factor is None:
         return 1.0
-    if not 0 < factor < float("inf"):
-        raise UsageError(f"{name} {factor:g}: must be above 0")
-    return 1.0 / factor if name == "--speedup" else factor
+    pace = 1.0 / factor if factor > 0 and name == "--speedup" else factor
+    if not 0 < pace < math.inf:
+        raise UsageError(f"{name} {factor:g}: must be a number above 0")
+    return pace
+
+
+def _selection(start: float, end: float | None, limit: int | None, max_input: int | None) -> Selection:
+    from dlbctl.replay.selection import Selection
+
+    for name, value in (("--start", start), ("--end", end)):
+        if value is not None and not math.isfinite(value):
+            raise UsageError(f"{name} {value}: must be a number of seconds")
+    return Selection(start, end, limit, max_input)
 
 
 def _objective(text: str | None, *, stream: bool) -> Objective | None:

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 _CLOCK_MONOTONIC = 1
 _ABSOLUTE = 1
+# Any number may stand in a trace, and not any number in a timer.
+_LONGEST_WAIT_S = 86_400.0
 
 
 class Alarm(Protocol):
-    """Rings once at the last instant set."""
+    """Rings once at the last instant set, or a day from now: who waits longer sets it again."""
 
     def set(self, instant_s: float) -> None:
         """Ring at this reading of time.monotonic, at once if it is past; replaces what was set."""
@@ -60,7 +62,7 @@ class KernelAlarm:
     def set(self, instant_s: float) -> None:
         """Ring at this instant."""
         # An instant of 0 would disarm it.
-        ns = max(1, math.ceil(instant_s * 1e9))
+        ns = max(1, math.ceil(min(instant_s, time.monotonic() + _LONGEST_WAIT_S) * 1e9))
         spec = _TimerSpec(0, 0, *divmod(ns, 10**9))
         failed = self._libc.timerfd_settime(self._fd, _ABSOLUTE, ctypes.byref(spec), None)
         assert not failed, os.strerror(ctypes.get_errno())
@@ -88,8 +90,8 @@ class LoopAlarm:
     def set(self, instant_s: float) -> None:
         """Ring at this instant."""
         self.close()
-        wait_s = max(0.0, math.ceil((instant_s - time.monotonic()) * 1e3) / 1e3)
-        self._timer = asyncio.get_running_loop().call_later(wait_s, self._ring)
+        wait_s = min(max(0.0, instant_s - time.monotonic()), _LONGEST_WAIT_S)
+        self._timer = asyncio.get_running_loop().call_later(math.ceil(wait_s * 1e3) / 1e3, self._ring)
 
     def close(self) -> None:
         """Forget what was set."""

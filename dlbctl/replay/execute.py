@@ -10,6 +10,7 @@ import resource
 import signal
 import ssl
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from dlbctl import __version__
@@ -89,6 +90,7 @@ def execute(options: Options, *, watch: Callable[[Standing], None], warn: Callab
             record=journal.record if journal else _keep_none,
             watch=watch,
         )
+        started_at = datetime.now(UTC)
         _run_until_done(run)
         for row in run.unsent:
             trace.left_out.add("interrupted", row.line)
@@ -98,7 +100,7 @@ def execute(options: Options, *, watch: Callable[[Standing], None], warn: Callab
             run.loop_lag.late_s,
             rows=trace.total,
             objective=options.objective,
-            run=_described(options, writer),
+            run={"started_at": started_at.isoformat(timespec="seconds")} | _described(options, writer),
         )
         if journal:
             journal.finish(summary)

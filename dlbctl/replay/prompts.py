@@ -6,10 +6,8 @@ the longer one's beginning, so that a partial last block is still a shared prefi
 
 from __future__ import annotations
 
-import struct
 from functools import lru_cache
 from hashlib import shake_128
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from dlbctl.replay.trace import BLOCK_TOKENS
@@ -21,24 +19,31 @@ if TYPE_CHECKING:
 # Some 25 MB of text: the working set of an hour of a large trace is larger, its reuse is mostly recent.
 _CACHED_BLOCKS = 8192
 _NAMING_WORDS = 3
-# WORDS repeated to 2**16 entries: a 16-bit draw indexes it without a modulo per word.
-_BY_DRAW = WORDS * (2**16 // len(WORDS))
+_PHRASE_WORDS = 8
+
+
+def _phrase(number: int) -> bytes:
+    draws = shake_128(b"phrase %d" % number).digest(2 * _PHRASE_WORDS)
+    pairs = zip(draws[::2], draws[1::2], strict=True)
+    return b" ".join(WORDS[(256 * high + low) % len(WORDS)] for high, low in pairs)
+
+
+# Blocks are joined from phrases: word by word a new prompt of 24,000 tokens took 2.7 ms of the event loop.
+_PHRASES = tuple(map(_phrase, range(256)))
 
 
 def block_text(block_id: int, words: int) -> bytes:
     """The first `words` words of a block.
 
     The first three spell the id in base 512, lowest digit first: neighbours in a trace differ at their first
-    word, and no two ids below 2**27 agree in three. The rest are drawn by a stable hash; SHAKE, unlike xxh3,
-    gives as many bytes as asked for in one call.
+    word, and no two ids below 2**27 agree in three. The rest are phrases drawn by a stable hash: SHAKE, which
+    unlike xxh3 gives as many bytes as asked for in one call.
     """
     naming = [WORDS[(block_id >> (9 * place)) & 511] for place in range(min(words, _NAMING_WORDS))]
-    drawn = words - len(naming)
-    if drawn <= 0:
-        return b" ".join(naming)
-    draws = struct.unpack(f"<{drawn}H", shake_128(b"block %d" % block_id).digest(2 * drawn))
-    picked = itemgetter(*draws)(_BY_DRAW)
-    return b" ".join((*naming, *(picked if drawn > 1 else (picked,))))
+    whole, rest = divmod(words - len(naming), _PHRASE_WORDS)
+    phrases = [_PHRASES[draw] for draw in shake_128(b"block %d" % block_id).digest(whole + 1)]
+    cut = phrases.pop().split(b" ")[:rest]
+    return b" ".join((*naming, *phrases, *cut))
 
 
 class PromptBuilder:

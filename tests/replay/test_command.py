@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -14,13 +16,20 @@ from typing import Any
 
 import pytest
 
+from dlbctl.commands.replay import replay
+from dlbctl.core.errors import ConfigError, UsageError
+
 from .server import Exchange, FakeServer, well
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-c", "from dlbctl.cli import main; main()", "replay")
 
 
-def start(*arguments: object, **environment: str) -> subprocess.Popen[str]:
+def start(*arguments: object, max_file_bytes: int | None = None, **environment: str) -> subprocess.Popen[str]:
+    def limit_files() -> None:
+        if max_file_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_bytes, max_file_bytes))
+
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DLBCTL_")}
     return subprocess.Popen(
         [*COMMAND, *map(str, arguments)],
@@ -28,12 +37,13 @@ def start(*arguments: object, **environment: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=limit_files,
     )
 
 
-def run(*arguments: object, **environment: str) -> tuple[int, str, str]:
+def run(*arguments: object, max_file_bytes: int | None = None, **environment: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr."""
-    process = start(*arguments, **environment)
+    process = start(*arguments, max_file_bytes=max_file_bytes, **environment)
     out, err = process.communicate(timeout=60)
     assert "Traceback" not in err
     return process.returncode, out, err
@@ -121,33 +131,47 @@ def test_a_missed_goodput_exits_5(trace: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--speedup", 2, "--time-scale", 2], "give one"),
-        (["--speedup", 0], "--speedup 0: must be above 0"),
-        (["--target", "localhost"], "not understood"),
-        (["--slo", "p99=1s"], "--slo"),
-        (["--slo", "ttft=1s", "--no-stream"], "needs streams"),
-        (["--start", 99], "none of its 13 rows is left"),
-        (["--limit", 0], "--limit"),
+        ({"speedup": 2.0, "time_scale": 2.0}, "give one"),
+        ({"speedup": 0.0}, "--speedup 0: must be a number above 0"),
+        ({"speedup": 1e-320}, "must be a number above 0"),
+        ({"time_scale": math.nan}, "must be a number above 0"),
+        ({"start": math.inf}, "--start inf"),
+        ({"end": math.nan}, "--end nan"),
+        ({"target": ["localhost"]}, "not understood"),
+        ({"slo": "p99=1s"}, "--slo"),
+        ({"slo": "ttft=1s", "stream": False}, "needs streams"),
+        ({"start": 99.0}, "none of its 13 rows is left"),
     ],
 )
-def test_words_that_do_not_fit_exit_2(trace: Path, arguments: list[object], message: str) -> None:
-    code, shown, err = run(trace, *arguments)
-    assert (code, shown) == (2, "")
-    assert message in err
+def test_words_that_do_not_fit_are_usage_errors(trace: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        replay(trace, **arguments)
+    assert message in caught.value.message
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [(None, "cannot read the trace"), ("", ":1: the trace is empty"), ("TIMESTAMP,x\n", ":1: not a trace")],
+    "arguments", [["--speedup", 2, "--time-scale", 2], ["--timeout", "nan"], ["--limit", 0]]
 )
-def test_a_file_that_is_no_trace_exits_3(tmp_path: Path, text: str | None, message: str) -> None:
+def test_usage_errors_exit_2_and_print_no_result(trace: Path, arguments: list[object]) -> None:
+    code, shown, err = run(trace, *arguments)
+    assert (code, shown) == (2, "")
+    assert str(arguments[0]) in err
+
+
+def test_a_file_that_is_no_trace_exits_3(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
-    if text is not None:
-        path.write_text(text)
+    path.touch()
     code, _, err = run(path)
     assert code == 3
-    assert f"{path}" in err
-    assert message in err
+    assert f"{path}:1: the trace is empty" in err
+
+
+@pytest.mark.parametrize("text", ["", "two words", "ключ", "a\nb"])
+def test_a_file_without_one_key_in_it_is_refused(trace: Path, tmp_path: Path, text: str) -> None:
+    key = tmp_path / "key"
+    key.write_text(text)
+    with pytest.raises(ConfigError, match="not one key"):
+        replay(trace, api_key_file=key)
 
 
 def test_no_target_at_all_exits_4_and_says_which(trace: Path) -> None:
@@ -230,6 +254,27 @@ def test_an_api_key_is_sent_and_never_shown(trace: Path, tmp_path: Path) -> None
     assert {request.headers["authorization"] for request in server.requests} == {"Bearer sk-secret-1"}
     written = "".join(path.read_text() for path in (tmp_path / "o").iterdir())
     assert "sk-secret-1" not in shown + err + written
+
+
+def test_a_full_disk_ends_the_run_with_one_clear_message(trace: Path, tmp_path: Path) -> None:
+    with FakeServer() as server:
+        code, _, err = run(
+            trace, "--target", server.url, "--speedup", 50, "--out", tmp_path / "o", max_file_bytes=1000
+        )
+    assert code == 1
+    assert f"--out: cannot write {tmp_path / 'o'}" in err
+
+
+def test_a_row_of_the_far_future_is_waited_for_and_not_sent(tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text("".join(json.dumps(row(0, 1) | {"timestamp": at}) + "\n" for at in (0, 1e300)))
+    with FakeServer() as server:
+        process = start(trace, "--target", server.url, "--time-scale", 1e100)
+        assert server.seen.wait(30)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "1 of 2 rows were sent" in err
 
 
 def test_control_c_stops_sending_reports_and_exits_130(tmp_path: Path) -> None:

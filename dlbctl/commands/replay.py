@@ -52,12 +52,8 @@ _Model = Annotated[
     typer.Option(help="Send every row to this model. (default: the row's own, else the only one served)"),
 ]
 _Speedup = Annotated[float | None, typer.Option(help="Divide the trace's times by this: 2 is twice as fast.")]
-_TimeScale = Annotated[
-    float | None, typer.Option(help="Multiply the trace's times by this: 2 is half as fast.")
-]
-_Start = Annotated[
-    float, typer.Option(min=0, metavar="S", help="Leave out rows before this second of the trace.")
-]
+_TimeScale = Annotated[float | None, typer.Option(help="Multiply the trace's times by this: 2 is half as fast.")]
+_Start = Annotated[float, typer.Option(min=0, metavar="S", help="Leave out rows before this second of the trace.")]
 _End = Annotated[
     float | None, typer.Option(min=0, metavar="S", help="Leave out rows from this second of the trace on.")
 ]
@@ -75,9 +71,7 @@ _ApiKeyFile = Annotated[
     Path | None, typer.Option(help="File with the API key to send. (default: DLBCTL_API_KEY, else none)")
 ]
 _ConnectTimeout = Annotated[float, typer.Option(min=0.001, metavar="S", help="Limit on connecting.")]
-_Timeout = Annotated[
-    float, typer.Option(min=0.001, metavar="S", help="Limit on one request, once connected.")
-]
+_Timeout = Annotated[float, typer.Option(min=0.001, metavar="S", help="Limit on one request, once connected.")]
 _DrainTimeout = Annotated[
     float | None,
     typer.Option(
@@ -88,9 +82,7 @@ _Slo = Annotated[
     str | None,
     typer.Option(metavar="ttft=2s,e2e=30s[,goodput=0.95]", help="Report goodput; exit 5 if missed."),
 ]
-_Out = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Write requests.jsonl, summary.json and .csv here.")
-]
+_Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Write requests.jsonl, summary.json and .csv here.")]
 _Force = Annotated[bool, typer.Option("--force", help="Replace a former run in --out.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
 _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]

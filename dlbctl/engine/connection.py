@@ -56,9 +56,7 @@ class Exchange:
     on_writable: Callable[[], None]
     """Called when a reader that was too slow has caught up."""
 
-    def __init__(
-        self, connection: Connection, request: _Received, *, keep_alive: bool, chunked: bool
-    ) -> None:
+    def __init__(self, connection: Connection, request: _Received, *, keep_alive: bool, chunked: bool) -> None:
         self.method = request.method
         self.path = request.url.split(b"?", 1)[0].decode("latin-1")
         self.body = b"".join(request.body)

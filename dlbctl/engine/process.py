@@ -60,8 +60,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     lag = LoopLag(loop)
     engines = [
-        EngineServer(profile, replace(options, seed=options.seed + number), loop, lag)
-        for number in range(len(sockets))
+        EngineServer(profile, replace(options, seed=options.seed + number), loop, lag) for number in range(len(sockets))
     ]
     for engine, sock in zip(engines, sockets, strict=True):
         await engine.listen(sock)
@@ -104,9 +103,7 @@ def _bind(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         sock = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise DlbctlError(
-            f"cannot listen on {host}: {error}", hint="give an address of this machine"
-        ) from error
+        raise DlbctlError(f"cannot listen on {host}: {error}", hint="give an address of this machine") from error
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(target)

@@ -48,9 +48,7 @@ class Runner:
     def __repr__(self) -> str:
         return f"<Runner {self.model!r}>"
 
-    def submit(
-        self, prompt: Prompt, output_tokens: int, reader_of: Callable[[Sequence], Reader]
-    ) -> Sequence | None:
+    def submit(self, prompt: Prompt, output_tokens: int, reader_of: Callable[[Sequence], Reader]) -> Sequence | None:
         """Queue a request and make it a reader; None, and no reader, when the queue is full."""
         now_s = self._loop.time()
         sequence = self.model.submit(now_s, prompt.tokens, output_tokens, prompt.block_hashes)

@@ -54,9 +54,7 @@ class EngineOptions:
 class EngineServer:
     """An engine model, its runner and its HTTP routes."""
 
-    def __init__(
-        self, profile: Profile, options: EngineOptions, loop: asyncio.AbstractEventLoop, lag: LoopLag
-    ) -> None:
+    def __init__(self, profile: Profile, options: EngineOptions, loop: asyncio.AbstractEventLoop, lag: LoopLag) -> None:
         self.requests = 0
         self.crashed = loop.create_future()
         """Done when `crash_after` has struck."""
@@ -180,9 +178,7 @@ class EngineServer:
         if not request.stream:
             return WholeAnswer(exchange, form, sequence)
         interval = self._options.stream_interval
-        return StreamedAnswer(
-            exchange, form, sequence, interval=interval, include_usage=request.include_usage
-        )
+        return StreamedAnswer(exchange, form, sequence, interval=interval, include_usage=request.include_usage)
 
     # Faults
 

@@ -105,9 +105,7 @@ class Client:
         tls: ssl.SSLContext | None,
     ) -> None:
         self._timeout_s = timeout_s
-        self._pools = {
-            target.name: Pool(target, connect_timeout_s=connect_timeout_s, tls=tls) for target in targets
-        }
+        self._pools = {target.name: Pool(target, connect_timeout_s=connect_timeout_s, tls=tls) for target in targets}
 
     async def send(self, request: Request, order: Sequence[Target], answer: Answer) -> None:
         """Send to the first target of `order` that takes connections, until the answer has ended."""

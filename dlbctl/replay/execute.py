@@ -115,9 +115,7 @@ def _writer(
         warn(f"target not reachable: {failure}")
     default_model = None
     if options.model is None and any(row.model is None for row in rows):
-        default_model = only_model(
-            up[0], api_key=options.api_key, tls=tls, timeout_s=options.connect_timeout_s
-        )
+        default_model = only_model(up[0], api_key=options.api_key, tls=tls, timeout_s=options.connect_timeout_s)
     return RequestWriter(
         PromptBuilder(options.block_tokens),
         run_id=os.urandom(4).hex(),
@@ -195,9 +193,7 @@ def _described(options: Options, writer: RequestWriter) -> dict[str, object]:
         "version": __version__,
         "run_id": writer.run_id,
         "trace": str(options.trace),
-        "targets": [
-            {"name": target.name, "url": target.url, "weight": target.weight} for target in options.targets
-        ],
+        "targets": [{"name": target.name, "url": target.url, "weight": target.weight} for target in options.targets],
         "model": writer.forced_model or writer.default_model,
         "endpoint": options.endpoint,
         "stream": options.stream,

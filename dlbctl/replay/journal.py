@@ -75,6 +75,4 @@ class Journal:
             yield
         except OSError as error:
             where = error.filename or self._directory
-            raise DlbctlError(
-                f"--out: cannot write {where}: {error.strerror}", hint="is the disk full?"
-            ) from error
+            raise DlbctlError(f"--out: cannot write {where}: {error.strerror}", hint="is the disk full?") from error

@@ -127,9 +127,7 @@ def summarise(
         invalid_because=invalid_because,
         counts=_counts(tally, left_out, rows),
         failed=dict(tally.failed.most_common()),
-        left_out={
-            reason: LeftOutRows(count, left_out.examples[reason]) for reason, count in left_out.counts.items()
-        },
+        left_out={reason: LeftOutRows(count, left_out.examples[reason]) for reason, count in left_out.counts.items()},
         ttft_s=spread(tally.ttft_s),
         e2e_s=spread(tally.e2e_s),
         itl_s=spread(tally.itl_s),
@@ -151,9 +149,7 @@ def spread(sample: Sequence[float] | array[float]) -> Spread:
 
     values = np.asarray(sample, dtype=np.float64)
     p50, p90, p95, p99 = (round(float(value), 6) for value in np.percentile(values, [50, 90, 95, 99]))
-    return Spread(
-        len(values), p50, p90, p95, p99, round(float(values.max()), 6), round(float(values.mean()), 6)
-    )
+    return Spread(len(values), p50, p90, p95, p99, round(float(values.max()), 6), round(float(values.mean()), 6))
 
 
 def flatten(summary: Summary) -> dict[str, object]:
@@ -173,9 +169,7 @@ def _doubts(loop_lag: Spread) -> list[str]:
 
 
 def _counts(tally: Tally, left_out: LeftOut, rows: int) -> Counts:
-    assert tally.sent + left_out.total == rows, (
-        f"{tally.sent} sent + {left_out.total} left out != {rows} rows"
-    )
+    assert tally.sent + left_out.total == rows, f"{tally.sent} sent + {left_out.total} left out != {rows} rows"
     return Counts(
         rows=rows,
         sent=tally.sent,

@@ -70,9 +70,7 @@ def parse_targets(texts: list[str]) -> tuple[Target, ...]:
     names = [target.name for target in targets]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise UsageError(
-            f"--target: {', '.join(twice)} given twice", hint="give each target a NAME of its own"
-        )
+        raise UsageError(f"--target: {', '.join(twice)} given twice", hint="give each target a NAME of its own")
     return targets
 
 

@@ -124,9 +124,7 @@ def parse_trace(lines: Iterable[bytes], *, name: str, block_tokens: int = BLOCK_
             line = _decode(text, block_tokens)
             first_ms = line.timestamp if not rows else first_ms
             if rows and line.timestamp < last_ms:
-                raise _BadRowError(
-                    "decreasing-timestamp", f"{line.timestamp:.12g} ms after {last_ms:.12g} ms"
-                )
+                raise _BadRowError("decreasing-timestamp", f"{line.timestamp:.12g} ms after {last_ms:.12g} ms")
         except _BadRowError as bad:
             if total == 1 and bad.reason == "not-json":
                 _refuse(f"{name}:{number}: not a trace: the first line is {bad.detail}", bad)

@@ -79,9 +79,7 @@ class RequestWriter:
             prompt = b'"prompt":"%b"' % prompt
         cap = self.max_output_tokens
         output = row.output_tokens if cap is None else min(row.output_tokens, cap)
-        stream = (
-            b'"stream":true,"stream_options":{"include_usage":true}' if self.stream else b'"stream":false'
-        )
+        stream = b'"stream":true,"stream_options":{"include_usage":true}' if self.stream else b'"stream":false'
         return b'{"model":%b,%b,"max_tokens":%d,%b,"ignore_eos":true,"temperature":0}' % (
             msgspec.json.encode(model), prompt, output, stream,
         )  # fmt: skip

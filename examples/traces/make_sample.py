@@ -53,9 +53,7 @@ class Writer:
         return row
 
     def _session(self, at_ms: int) -> Session:
-        waiting = [
-            s for s in self.sessions if s.free_at_ms <= at_ms and s.input_tokens < MAX_INPUT_TOKENS - 400
-        ]
+        waiting = [s for s in self.sessions if s.free_at_ms <= at_ms and s.input_tokens < MAX_INPUT_TOKENS - 400]
         if not waiting or self.rng.random() < NEW_SESSION_SHARE:
             session = self._new_session()
             self.sessions.append(session)

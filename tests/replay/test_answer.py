@@ -52,9 +52,7 @@ def single(body: bytes, status: int = 200, *, stream: bool = False) -> Answer:
     st.sampled_from([b"\n", b"\r\n", b"\r"]),
     st.data(),
 )
-def test_events_are_found_wherever_the_bytes_are_cut(
-    texts: list[str], end: bytes, data: st.DataObject
-) -> None:
+def test_events_are_found_wherever_the_bytes_are_cut(texts: list[str], end: bytes, data: st.DataObject) -> None:
     wanted = [text.encode() for text in texts]
     stream = b": a comment" + end + end
     stream += b"".join(b"event: x" + end + b"data: " + payload + end + end for payload in wanted)

@@ -226,9 +226,7 @@ def test_the_completions_endpoint_gets_the_bare_prompt() -> None:
         (stream_error, True, "stream-error"),
     ],
 )
-def test_a_bad_answer_is_a_failed_request_sent_once(
-    answer_with: Behaviour, stream: bool, reason: str
-) -> None:
+def test_a_bad_answer_is_a_failed_request_sent_once(answer_with: Behaviour, stream: bool, reason: str) -> None:
     with FakeServer([answer_with]) as server:
         (answer,) = send(parse_target(server.url), stream=stream)
     assert (answer.failure, answer.ok, answer.reconnected, answer.moved) == (reason, False, False, 0)
@@ -322,9 +320,7 @@ def test_connecting_has_its_own_time_limit() -> None:
             client = waiting.enter_context(socket.socket())
             client.setblocking(False)
             client.connect_ex(listener.getsockname())
-        (answer,) = send(
-            parse_target(f"http://127.0.0.1:{listener.getsockname()[1]}"), connect_timeout_s=0.15
-        )
+        (answer,) = send(parse_target(f"http://127.0.0.1:{listener.getsockname()[1]}"), connect_timeout_s=0.15)
     assert answer.failure == "connect-timeout"
 
 

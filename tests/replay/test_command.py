@@ -149,9 +149,7 @@ def test_words_that_do_not_fit_are_usage_errors(trace: Path, arguments: dict[str
     assert message in caught.value.message
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--speedup", 2, "--time-scale", 2], ["--timeout", "nan"], ["--limit", 0]]
-)
+@pytest.mark.parametrize("arguments", [["--speedup", 2, "--time-scale", 2], ["--timeout", "nan"], ["--limit", 0]])
 def test_usage_errors_exit_2_and_print_no_result(trace: Path, arguments: list[object]) -> None:
     code, shown, err = run(trace, *arguments)
     assert (code, shown) == (2, "")
@@ -206,9 +204,7 @@ def test_which_model_is_asked_for_when_a_target_has_several(trace: Path) -> None
 
 def test_requests_beyond_the_concurrency_wait_and_their_wait_is_lag(trace: Path, tmp_path: Path) -> None:
     with FakeServer() as server:
-        code, shown, _ = run(
-            trace, "--target", server.url, "--speedup", 1e6, "--max-concurrency", 1, "--json"
-        )
+        code, shown, _ = run(trace, "--target", server.url, "--speedup", 1e6, "--max-concurrency", 1, "--json")
     assert (code, server.most_in_flight, server.connections) == (0, 1, 3)
     summary = json.loads(shown)
     assert summary["schedule_lag_s"]["max"] > 0
@@ -258,9 +254,7 @@ def test_an_api_key_is_sent_and_never_shown(trace: Path, tmp_path: Path) -> None
 
 def test_a_full_disk_ends_the_run_with_one_clear_message(trace: Path, tmp_path: Path) -> None:
     with FakeServer() as server:
-        code, _, err = run(
-            trace, "--target", server.url, "--speedup", 50, "--out", tmp_path / "o", max_file_bytes=1000
-        )
+        code, _, err = run(trace, "--target", server.url, "--speedup", 50, "--out", tmp_path / "o", max_file_bytes=1000)
     assert code == 1
     assert f"--out: cannot write {tmp_path / 'o'}" in err
 

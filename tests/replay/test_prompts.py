@@ -27,9 +27,7 @@ def test_the_words_are_512_and_distinct_and_need_no_escaping() -> None:
 
 def test_a_block_s_text_never_changes() -> None:
     assert block_text(0, 6) == b"time time time seven street general"
-    assert (
-        block_text(182_789, 13) == b"man hold time door know group every project allow car personal ready any"
-    )
+    assert block_text(182_789, 13) == b"man hold time door know group every project allow car personal ready any"
 
 
 def test_a_block_s_text_is_the_same_in_another_process() -> None:

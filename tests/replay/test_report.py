@@ -48,17 +48,13 @@ CUT = msgspec.structs.replace(OUTCOME, result="interrupted", sent_s=None, reconn
 LATE_S = [0.0] * 98 + [0.02, 0.02]
 
 
-def summary(
-    *outcomes: Outcome, objective: Objective | None = None, late_s: list[float] | None = None
-) -> Summary:
+def summary(*outcomes: Outcome, objective: Objective | None = None, late_s: list[float] | None = None) -> Summary:
     tally, left_out = Tally(objective), LeftOut()
     left_out.add("not-json", 9, "not JSON")
     for outcome in outcomes:
         tally.add(outcome, [0.5, 1.5])
     rows = len(outcomes) + 1
-    return summarise(
-        tally, left_out, late_s or [0.001], rows=rows, objective=objective, run={"trace": "t.jsonl"}
-    )
+    return summarise(tally, left_out, late_s or [0.001], rows=rows, objective=objective, run={"trace": "t.jsonl"})
 
 
 def test_latencies_count_from_the_scheduled_instant() -> None:
@@ -84,9 +80,7 @@ def test_a_row_too_many_or_too_few_is_a_broken_invariant() -> None:
 
 
 def test_tokens_rates_and_shares_come_from_usage_and_headers() -> None:
-    other = msgspec.structs.replace(
-        OUTCOME, cell="eu", end_s=10.0, prompt_tokens=None, completion_tokens=None
-    )
+    other = msgspec.structs.replace(OUTCOME, cell="eu", end_s=10.0, prompt_tokens=None, completion_tokens=None)
     found = summary(OUTCOME, OUTCOME, OUTCOME, other)
     assert (found.tokens.prompt, found.tokens.cached_share, found.tokens.prompt_rescale) == (330, 0.5, 1.1)
     assert (found.rates.requests_per_s, found.rates.output_tokens_per_s) == (0.4, 1.5)

@@ -69,9 +69,7 @@ def test_requests_are_released_in_order_at_their_instants_and_equal_ones_togethe
 
     released = uvloop.run(main())
     assert [index for index, _ in released] == [0, 1, 2, 3, 4]
-    assert all(
-        at_s >= due_s for (_, at_s), due_s in zip(released, [0.0, 0.02, 0.02, 0.02, 0.05], strict=True)
-    )
+    assert all(at_s >= due_s for (_, at_s), due_s in zip(released, [0.0, 0.02, 0.02, 0.02, 0.05], strict=True))
     assert released[3][1] - released[1][1] < 0.01
 
 

@@ -49,7 +49,7 @@ class Running:
         """Ask until a whole right answer comes, then warm both kinds of path."""
         deadline_s = time.monotonic() + _READY_S
         while not self._answers():
-            if time.monotonic() > deadline_s:
+            if time.monotonic() > deadline_s or self.group.ended():
                 logs = "\n".join(member.tail() for member in self.group.members)
                 raise StartError(f"{self.name} does not answer:\n{logs}")
             time.sleep(0.1)

@@ -84,6 +84,10 @@ class Group:
         self.members.append(launched)
         return launched
 
+    def ended(self) -> bool:
+        """Whether a process has ended by itself."""
+        return any(member.process.poll() is not None for member in self.members)
+
     def stop(self) -> None:
         while self.members:
             self.members.pop().stop()

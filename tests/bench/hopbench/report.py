@@ -113,10 +113,10 @@ _COLUMNS: tuple[tuple[str, str, _Read], ...] = (
 )
 _NOTES = f"""\
 CPU is all CPU time of the system's processes. us/request: JSON answers, {CONNECTIONS} keep-alive connections,
-{BODY_BYTES} byte requests. us/chunk: (CPU per streamed answer - CPU per JSON answer) / {CHUNKS} events, {CONNECTIONS}
-streams at once, an event every {PACE_S * 1e3:.0f} ms (fast: without pauses, where a proxy may relay several events in
-one piece). added p50 ms: one connection, against direct (whose own p50 stands in brackets). idle %: of a
-core, without requests. Medians of the rounds; every answer was compared with the expected bytes, whole."""
+{BODY_BYTES} byte requests. us/chunk: (CPU per streamed answer - CPU per JSON answer) / {CHUNKS} events,
+{CONNECTIONS} streams at once, an event every {PACE_S * 1e3:.0f} ms (fast: no pauses, events may be joined).
+added p50 ms: one connection, against direct (whose own p50 stands in brackets). idle %: of a core, without
+requests. Medians of the rounds; every answer was compared whole with the expected bytes."""
 
 
 def table(rounds: Rounds) -> str:

@@ -93,9 +93,9 @@ def _vllm_router(site: Site) -> int:
 
 
 def _launch_peer(site: Site, command: list[str]) -> int:
-    """The two Rust routers take the same options; at `warn` they log no line for each request."""
+    """The two Rust routers take the same options; at `error` they log no line for each request."""
     port = _free_port()
-    options = ["--host", "127.0.0.1", "--port", str(port), "--policy", "cache_aware", "--log-level", "warn"]
+    options = ["--host", "127.0.0.1", "--port", str(port), "--policy", "cache_aware", "--log-level", "error"]
     options += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(_free_port())]
     site.group.launch([*command, *options, "--worker-urls", *site.urls], name="router")
     return port

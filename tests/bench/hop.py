@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -108,6 +109,7 @@ def _write_json(path: Path, rounds: report.Rounds, bars: list[report.Bar]) -> No
 def main() -> int:
     """Measure, print, judge."""
     arguments = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     with tempfile.TemporaryDirectory(prefix="dlbctl-bench-") as folder:
         try:
             rounds = _measure(arguments, Path(folder))

@@ -151,6 +151,6 @@ def ratios(rounds: Rounds) -> str:
         for read in (_request_us, _chunk_us):
             for peer in (SGLANG, NGINX):
                 values = _ratios(rounds, system, peer, read)
-                line += f"{statistics.median(values) if values else float('nan'):18.2f}"
+                line += f"{statistics.median(values):18.2f}" if values else f"{'-':>18}"
         lines.append(line)
     return "\n".join(lines)

@@ -19,10 +19,10 @@ from typing import Any, cast
 
 from msgspec import Struct
 
+from dlbctl.core import toml
 from dlbctl.fleet.delay_line import DelayLine, Mark, Wire, reset
 from dlbctl.fleet.lifeline import watch_lifeline
 from dlbctl.fleet.relay_control import serve_control
-from dlbctl.fleet.toml_file import decode_toml
 
 
 class LinkSettings(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -251,7 +251,8 @@ def main() -> None:
     options = parser.parse_args()
     watch_lifeline()
     _raise_open_files_limit()
-    uvloop.run(run_relay(decode_toml(options.config, RelaySettings), options.control))
+    settings = toml.decode(options.config.read_text(), RelaySettings, file=str(options.config))
+    uvloop.run(run_relay(settings, options.control))
 
 
 if __name__ == "__main__":

@@ -54,9 +54,7 @@ def send_command(path: Path | str, command: str, *, timeout_s: float = 5.0) -> A
             with sock.makefile("rb") as lines:
                 reply = msgspec.json.decode(lines.readline())
     except (OSError, msgspec.DecodeError) as error:
-        raise UnreachableError(
-            f"{path}: no delay relay answers: {error}", hint="Is the fleet running?"
-        ) from error
+        raise UnreachableError(f"{path}: no delay relay answers: {error}", hint="Is the fleet running?") from error
     if isinstance(reply, dict) and "error" in reply:
         raise UsageError(reply["error"], hint=_USAGE)
     return reply
@@ -89,9 +87,7 @@ def _obey(links: Sequence[Link], words: list[str]) -> Sequence[Link]:
 
 
 def _each(links: Sequence[Link], source: str, destination: str, change: Callable[[Link], None]) -> list[Link]:
-    meant = [
-        link for link in links if source in ("*", link.source) and destination in ("*", link.destination)
-    ]
+    meant = [link for link in links if source in ("*", link.source) and destination in ("*", link.destination)]
     if not meant:
         raise UsageError(f"no link leads from {source!r} to {destination!r}")
     for link in meant:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 from msgspec import Meta, Struct
 
+from dlbctl.core import toml
 from dlbctl.core.errors import ConfigError
 from dlbctl.fleet.regions import known_regions, one_way_ms
-from dlbctl.fleet.toml_file import decode_toml, nearest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,11 +32,7 @@ class Region(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     slots: Annotated[int, Meta(ge=0)] | None = None  # per server, as the leaf file has it
     demand: Weight = 1.0  # share of the clients, in the replay command that `up` suggests
     port: Port = 0  # of the root's client listener; 0: any free one
-    tags: tuple[str, ...] | None = None  # default: the part of the name before its first dash
-
-    def cell_tags(self) -> tuple[str, ...]:
-        """Return the tags of the region's cell, for residency rules."""
-        return (self.name.split("-")[0],) if self.tags is None else self.tags
+    tags: tuple[str, ...] = ()  # of the cell, for residency rules
 
 
 class Override(Struct, forbid_unknown_fields=True, frozen=True):
@@ -85,7 +80,13 @@ def default_fleet() -> FleetSettings:
 
 def load_fleet(path: Path) -> FleetSettings:
     """Read and check a FLEET.toml; ConfigError names the file and the key that is wrong."""
-    settings = decode_toml(path, FleetSettings)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text") from error
+    settings = toml.decode(text, FleetSettings, file=str(path))
     _check_regions(settings, path)
     _check_delays(settings, path)
     return settings
@@ -114,7 +115,8 @@ def _check_delays(settings: FleetSettings, path: Path) -> None:
         for name in (source, *row):
             if name not in names:
                 raise ConfigError(
-                    f"{path}: delay_ms.{source}: no [[region]] is called {name!r}", hint=nearest(name, names)
+                    f"{path}: delay_ms.{source}: no [[region]] is called {name!r}",
+                    hint=f"The regions are {', '.join(sorted(names))}.",
                 )
     for source in names:
         for destination in names - {source}:
@@ -124,9 +126,3 @@ def _check_delays(settings: FleetSettings, path: Path) -> None:
                     hint=f"Add `{destination} = MS` under [delay_ms.{source}], or use regions of the "
                     f"built-in table: {', '.join(known_regions())}.",
                 )
-
-
-def as_toml(settings: FleetSettings) -> dict[str, Any]:
-    """Return the settings as plain tables, to be written down beside what they produced."""
-    tables: dict[str, Any] = msgspec.to_builtins(settings, str_keys=True)
-    return tables

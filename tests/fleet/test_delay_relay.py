@@ -27,9 +27,7 @@ ROUND_TRIP_S = 2 * DELAY_S
 
 
 @asynccontextmanager
-async def relayed(
-    serve: Serve, *, delay_ms: float = DELAY_S * 1e3, jitter_ms: float = 0
-) -> AsyncIterator[Site]:
+async def relayed(serve: Serve, *, delay_ms: float = DELAY_S * 1e3, jitter_ms: float = 0) -> AsyncIterator[Site]:
     """A server behind a link."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server, behind_link(port_of(server), delay_ms, jitter_ms) as site:
@@ -98,7 +96,7 @@ async def ping_s(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - other sockets' progress has no event
+        while not condition():  # other sockets' progress has no event
             await asyncio.sleep(0.002)
 
 

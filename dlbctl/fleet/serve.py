@@ -14,7 +14,7 @@ from dlbctl.fleet.child import Child, describe
 from dlbctl.fleet.lifeline import Lifeline
 from dlbctl.fleet.run_folder import FleetRecord, RunFolder
 from dlbctl.fleet.settings import FleetSettings
-from dlbctl.fleet.supervisor import Programs, Supervisor
+from dlbctl.fleet.supervisor import START_TIMEOUT_S, Programs, Supervisor
 
 T = TypeVar("T")
 Report = Callable[[str], None]
@@ -53,19 +53,25 @@ async def serve_fleet(
     report: Report,
     for_s: float | None = None,
     programs: Programs | None = None,
+    start_timeout_s: float = START_TIMEOUT_S,
 ) -> None:
-    """Run a fleet in `directory` until a signal or for `for_s` seconds; nothing of it is left afterwards.
+    """Run a fleet in `directory` until a signal or for `for_s` seconds; no process of it is left.
 
     A process that dies later is reported and the rest goes on: killing one is how routing around it is tried out.
     DlbctlError: a process did not come up, or none is left.
     """
     stopping = _Stopping()
-    _check_ports(settings)
     folder = RunFolder(directory)
     try:
+        _check_ports(settings)
         with Lifeline(folder.sockets / "lifeline") as lifeline:
-            environment = lifeline.environment()
-            supervisor = Supervisor(settings, folder, environment=environment, programs=programs or Programs())
+            supervisor = Supervisor(
+                settings,
+                folder,
+                environment=lifeline.environment(),
+                programs=programs or Programs(),
+                start_timeout_s=start_timeout_s,
+            )
             try:
                 if record := await stopping.or_done(supervisor.start()):
                     on_ready(record)

@@ -24,7 +24,7 @@ def up(
     fleet: Path | None = typer.Argument(
         None,
         metavar="[FLEET.toml]",
-        help="Regions, engines and delays [default: three regions of GORGO's, nine engines].",
+        help="Regions, engines and delays [default: three regions, nine engines].",
     ),
     lasting: str = typer.Option("", "--for", metavar="60s", help="End by itself after this long."),
     directory: Path | None = typer.Option(

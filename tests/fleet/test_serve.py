@@ -15,20 +15,22 @@ from pathlib import Path
 
 import pytest
 
-from dlbctl.core.errors import UnreachableError
+from dlbctl.core.errors import UnreachableError, UsageError
 from dlbctl.fleet.relay_control import send_command
-from dlbctl.fleet.run_folder import FleetRecord, read_record, stop_fleet
+from dlbctl.fleet.run_folder import FleetRecord, fresh_folder, read_record, stop_fleet
 
 RUN_FLEET = Path(__file__).with_name("run_fleet.py")
 PACKAGE = Path(__file__).parents[2]
-TWO = '[[region]]\nname = "a"\nengines = 2\n{a}\n[[region]]\nname = "b"\nengines = 1\n{b}\n[delay_ms.a]\nb = 3\n'
+# One region needs three processes and no relay, two need seven.
+ONE = '[[region]]\nname = "a"\nengines = 2\n{a}\n'
+TWO = ONE + '[[region]]\nname = "b"\nengines = 1\n{b}\n[delay_ms.a]\nb = 3\n'
 
 
 class Fleet:
     """A fleet of stand-ins in a process of its own."""
 
-    def __init__(self, folder: Path, text: str, *words: str) -> None:
-        self.folder = folder / "run"
+    def __init__(self, folder: Path, run: Path, text: str, *words: str) -> None:
+        self.folder = run
         (folder / "fleet.toml").write_text(text)
         self.process = subprocess.Popen(
             [sys.executable, str(RUN_FLEET), str(folder / "fleet.toml"), str(self.folder), *words],
@@ -58,8 +60,10 @@ Start = Callable[..., Fleet]
 def start(tmp_path: Path) -> Iterator[Start]:
     fleets: list[Fleet] = []
 
-    def begin(*words: str, a: str = "", b: str = "", folder: Path = tmp_path) -> Fleet:
-        fleets.append(Fleet(folder, TWO.format(a=a, b=b), *words))
+    def begin(
+        *words: str, a: str = "", b: str | None = None, folder: Path = tmp_path, run: Path | None = None
+    ) -> Fleet:
+        fleets.append(Fleet(folder, run or folder / "run", (ONE if b is None else TWO).format(a=a, b=b), *words))
         return fleets[-1]
 
     yield begin
@@ -99,7 +103,7 @@ def pids_in_session_folder(folder: Path) -> list[int]:
 
 
 def test_it_comes_up_and_ctrl_c_ends_all_of_it(start: Start) -> None:
-    fleet = start(a="demand = 2.5")
+    fleet = start(a="demand = 2.5", b="")
     record = fleet.ready()
     assert all(is_alive(pid) for pid in record.pids.values())
     assert set(record.pids) == {"a-engine", "b-engine", "a-leaf", "b-leaf", "a-root", "b-root", "relay"}
@@ -154,10 +158,10 @@ def test_an_engine_that_fails_ends_all_with_the_last_lines_of_its_log(start: Sta
 
 
 def test_a_silent_process_is_named_after_the_time_out(start: Start) -> None:
-    fleet = start("impatient", b='profile = "silent"')
+    fleet = start("impatient", a='profile = "silent"')
     code, said = fleet.end()
     assert code == 1
-    assert "b-engine" in said
+    assert "a-engine" in said
     assert "was not ready within 2 s" in said
     assert not pids_in_session_folder(fleet.folder)
 
@@ -181,7 +185,7 @@ def test_a_second_ctrl_c_waits_for_nobody(start: Start) -> None:
 
 
 def test_a_process_that_dies_is_reported_once_and_the_rest_goes_on(start: Start) -> None:
-    fleet = start()
+    fleet = start(b="")
     record = fleet.ready()
     os.kill(record.pids["b-engine"], signal.SIGKILL)
     assert fleet.process.stderr is not None
@@ -207,10 +211,10 @@ def test_a_fleet_of_which_nothing_is_left_fails(start: Start) -> None:
 def test_a_port_in_use_is_told_before_anything_starts(start: Start) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        fleet = start(b=f"port = {port}")
+        fleet = start(a=f"port = {port}")
         code, said = fleet.end()
     assert code == 1
-    assert f"port {port}, which the root of b should use: Address already in use" in said
+    assert f"port {port}, which the root of a should use: Address already in use" in said
     assert not list((fleet.folder / "logs").iterdir())
 
 
@@ -245,9 +249,24 @@ def test_a_folder_holds_one_running_fleet(start: Start) -> None:
 def test_a_long_folder_name_still_has_sockets(start: Start, tmp_path: Path) -> None:
     deep = tmp_path / ("long-" * 20) / ("longer-" * 20)
     deep.mkdir(parents=True)
-    fleet = start(folder=deep)
+    fleet = start(folder=deep, b="")
     record = fleet.ready()
     assert send_command(record.relay_control, "links")
     assert len(record.regions[0].root_admin) < 108
     assert fleet.end(signal.SIGINT)[0] == 0
     assert not Path(record.relay_control).parent.exists()
+
+
+def test_stop_finds_the_only_running_fleet_and_asks_which_of_two(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    homes = [fresh_folder(), fresh_folder()]
+    fleets = [start(folder=home.parent, run=home) for home in homes]
+    for fleet in fleets:
+        fleet.ready()
+    with pytest.raises(UsageError, match="2 fleets run"):
+        stop_fleet(None)
+    assert fleets[0].end(signal.SIGTERM)[0] == 0
+    assert stop_fleet(None) == homes[1]
+    assert fleets[1].end()[0] == 0

@@ -73,6 +73,8 @@ class Request:
 
     def read_head(self, limits: HttpLimits) -> Refusal | None:
         """Pick out what this hop needs to know; what is wrong that llhttp lets through, or None."""
+        if not self.url.startswith(b"/"):
+            self.url = _origin_form(self.url)
         hosts = 0
         codings = []
         for name, value in self.headers:
@@ -111,13 +113,24 @@ class Request:
     def forwarded_headers(self, client: bytes) -> bytes:
         """The headers that travel on, as header lines; x-forwarded-for gains the client's address."""
         lines = []
-        forwarded = client
+        forwarded = []
         for name, value in self.headers:
             if name in SET_ANEW or name.startswith(PEER_PREFIX):
                 if name == b"x-forwarded-for":
-                    forwarded = value + b", " + client
+                    forwarded.append(value)
                 continue
             lines.append(b"%b: %b\r\n" % (name, value))
+        if client:
+            forwarded.append(client)
         if forwarded:
-            lines.append(b"x-forwarded-for: %b\r\n" % forwarded)
+            lines.append(b"x-forwarded-for: %b\r\n" % b", ".join(forwarded))
         return b"".join(lines)
+
+
+def _origin_form(url: bytes) -> bytes:
+    """`http://host/path` as `/path`: a server has to take both (RFC 9112 section 3.2.2)."""
+    scheme, separator, rest = url.partition(b"://")
+    if scheme.lower() not in {b"http", b"https"} or not separator:
+        return url
+    _, slash, path = rest.partition(b"/")
+    return slash + path if slash else b"/"

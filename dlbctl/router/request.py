@@ -85,7 +85,7 @@ class Request:
             elif name == b"content-type":
                 self.content_type = value.lower()
             elif name == b"content-length":
-                self.content_length = int(value) if value.isdigit() else 0
+                self.content_length = int(value)  # the parser has seen to it that it is a number
             elif name == b"x-request-id":
                 self.id = value
             elif name == b"transfer-encoding":
@@ -104,6 +104,16 @@ class Request:
         if self.content_length > limits.body_bytes:
             return self.too_large(limits)
         return None
+
+    def check_head_size(self, limits: HttpLimits) -> Refusal | None:
+        """Refuse a head that is larger than we take; asked only when so much came that it may be."""
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        return self.head_too_large(limits) if size > limits.header_bytes else None
+
+    @staticmethod
+    def head_too_large(limits: HttpLimits) -> Refusal:
+        """The head is larger than we take."""
+        return Refusal(431, "headers_too_large", f"the head is larger than {limits.header_bytes} bytes")
 
     @staticmethod
     def too_large(limits: HttpLimits) -> Refusal:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,7 +27,7 @@ def engine(
     host: str = typer.Option("127.0.0.1", help="Address to listen on."),
     port: int = typer.Option(0, min=0, max=65535, help="First port; 0 takes free ones."),
     model: str = typer.Option("embedded", help="Name of the model served."),
-    flavor: Flavor = typer.Option("vllm", help="Whose metric names /metrics shows."),
+    flavor: Annotated[Flavor, typer.Option(help="Whose metric names /metrics shows.")] = Flavor.VLLM,
     time_factor: float = typer.Option(1.0, min=0.001, help="Everything so many times faster."),
     stream_interval: int = typer.Option(1, min=1, help="Tokens in one event of a stream."),
     seed: int = typer.Option(0, help="Seed of answer lengths and faults."),
@@ -88,7 +88,8 @@ def _report(summary: Summary) -> None:
 
     output.note(
         f"dlbctl engine: {summary.requests} requests, {summary.finished} finished, "
-        f"{summary.aborted} aborted, {summary.output_tokens} tokens; event loop lag p99 {summary.lag_p99_s * 1000:.1f} ms"
+        f"{summary.aborted} aborted, {summary.output_tokens} tokens; "
+        f"event loop lag p99 {summary.lag_p99_s * 1000:.1f} ms"
     )
     if summary.lag_p99_s > INVALID_ABOVE_S:
         output.note(

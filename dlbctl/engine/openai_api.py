@@ -109,7 +109,7 @@ class CompletionRequest(_Common, kw_only=True):
         """One text or one list of token ids."""
         if isinstance(self.prompt, str):
             return prompt.from_text(self.prompt, block_tokens)
-        if set(map(type, self.prompt)) == {int} and min(self.prompt) >= 0:
+        if set(map(type, self.prompt)) == {int} and 0 <= min(self.prompt) <= max(self.prompt) < 2**31:
             return prompt.from_ids(self.prompt, block_tokens)
         raise ApiError(400, "prompt must be one text or one list of token ids, not several", param="prompt")
 

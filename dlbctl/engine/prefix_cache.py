@@ -59,7 +59,7 @@ class BlockPool:
         return count
 
     def lease(self, hashes: Sequence[int], shared: int, total: int) -> Lease | None:
-        """Take `total` blocks, the first `shared` of them cached (see `matched`); None if there are not so many."""
+        """Take `total` blocks, the first `shared` of them cached (see `matched`); None if too few."""
         reused = list(islice(hashes, shared))
         idle = self._idle
         woken = sum(1 for digest in reused if digest in idle)

@@ -8,7 +8,7 @@ import gc
 import signal
 import socket
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dlbctl.core.errors import DlbctlError
 from dlbctl.engine.lag import LoopLag
@@ -36,10 +36,8 @@ class Summary:
 
 def bind(host: str, port: int, count: int) -> list[socket.socket]:
     """Bind `count` sockets: `port` and the ports after it, or any free ones for port 0."""
-    sockets: list[socket.socket] = []
     with contextlib.ExitStack() as undo:
-        for offset in range(count):
-            sockets.append(undo.enter_context(_bind(host, port + offset if port else 0)))
+        sockets = [undo.enter_context(_bind(host, port + offset if port else 0)) for offset in range(count)]
         undo.pop_all()
     return sockets
 
@@ -77,11 +75,11 @@ async def serve(
 async def _until_signal_or_crash(engines: list[EngineServer]) -> bool:
     """Whether it was the crash of all engines."""
     loop = asyncio.get_running_loop()
-    crash = asyncio.gather(*(engine.crashed for engine in engines))
+    crash: asyncio.Future[Any] = asyncio.gather(*(engine.crashed for engine in engines))
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
-    stop = asyncio.ensure_future(told.wait())
+    stop: asyncio.Future[Any] = asyncio.ensure_future(told.wait())
     await asyncio.wait([crash, stop], return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()
     return crash.done()

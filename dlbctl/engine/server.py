@@ -56,7 +56,7 @@ class EngineServer:
 
     def __init__(self, profile: Profile, options: EngineOptions, loop: asyncio.AbstractEventLoop, lag: LoopLag) -> None:
         self.requests = 0
-        self.crashed = loop.create_future()
+        self.crashed: asyncio.Future[None] = loop.create_future()
         """Done when `crash_after` has struck."""
         self.model = EngineModel(profile, time_factor=options.time_factor, queue_limit=options.queue_limit)
         self.metrics = EngineMetrics(self.model, lag, served_model=options.model, flavor=options.flavor)

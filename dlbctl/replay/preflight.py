@@ -59,7 +59,7 @@ def only_model(target: Target, *, api_key: str | None, tls: ssl.SSLContext | Non
     url = f"{target.url}/v1/models"
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     try:
-        response = httpx.get(url, headers=headers, timeout=timeout_s, trust_env=False, verify=tls or True)
+        response = httpx.get(url, headers=headers, timeout=timeout_s, trust_env=False, verify=tls or False)
         response.raise_for_status()
         names = sorted({model.id for model in msgspec.json.decode(response.content, type=_Models).data})
     except (httpx.HTTPError, msgspec.DecodeError, UnicodeDecodeError) as error:

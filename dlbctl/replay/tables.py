@@ -22,7 +22,7 @@ def tables(summary: Summary) -> list[Table]:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left")
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right")
+        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
     return table
 
 
@@ -52,7 +52,7 @@ def _line_numbers(lines: list[str], rows: int) -> str:
 def _latency_table(summary: Summary) -> Table:
     table = _table("Latency from the scheduled instant (ms)", "", "p50", "p90", "p95", "p99", "max", "mean")
     rows = {
-        "time to first token": summary.ttft_s,
+        "first token": summary.ttft_s,
         "end to end": summary.e2e_s,
         "between chunks": summary.itl_s,
         "per output token": summary.tpot_s,

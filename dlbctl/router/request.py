@@ -79,6 +79,8 @@ class Request:
 
     def read_head(self, limits: HttpLimits) -> Refusal | None:
         """Pick out what this hop needs to know; what is wrong that llhttp lets through, or None."""
+        if not self.url.startswith(b"/"):
+            self.url = _origin_form(self.url)
         hosts = 0
         codings = []
         for name, value in self.headers:
@@ -89,7 +91,7 @@ class Request:
             elif name == b"content-type":
                 self.content_type = value.lower()
             elif name == b"content-length":
-                self.content_length = int(value) if value.isdigit() else 0
+                self.content_length = int(value)  # the parser has seen to it that it is a number
             elif name == b"x-request-id":
                 self.id = value
             elif name == b"transfer-encoding":
@@ -109,6 +111,16 @@ class Request:
             return self.too_large(limits)
         return None
 
+    def check_head_size(self, limits: HttpLimits) -> Refusal | None:
+        """Refuse a head that is larger than we take; asked only when so much came that it may be."""
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        return self.head_too_large(limits) if size > limits.header_bytes else None
+
+    @staticmethod
+    def head_too_large(limits: HttpLimits) -> Refusal:
+        """The head is larger than we take."""
+        return Refusal(431, "headers_too_large", f"the head is larger than {limits.header_bytes} bytes")
+
     @staticmethod
     def too_large(limits: HttpLimits) -> Refusal:
         """The body is larger than we take."""
@@ -117,13 +129,24 @@ class Request:
     def forwarded_headers(self, client: bytes) -> bytes:
         """The headers that travel on, as header lines; x-forwarded-for gains the client's address."""
         lines = []
-        forwarded = client
+        forwarded = []
         for name, value in self.headers:
             if name in SET_ANEW or name.startswith(PEER_PREFIX):
                 if name == b"x-forwarded-for":
-                    forwarded = value + b", " + client
+                    forwarded.append(value)
                 continue
             lines.append(b"%b: %b\r\n" % (name, value))
+        if client:
+            forwarded.append(client)
         if forwarded:
-            lines.append(b"x-forwarded-for: %b\r\n" % forwarded)
+            lines.append(b"x-forwarded-for: %b\r\n" % b", ".join(forwarded))
         return b"".join(lines)
+
+
+def _origin_form(url: bytes) -> bytes:
+    """`http://host/path` as `/path`: a server has to take both (RFC 9112 section 3.2.2)."""
+    scheme, separator, rest = url.partition(b"://")
+    if scheme.lower() not in {b"http", b"https"} or not separator:
+        return url
+    _, slash, path = rest.partition(b"/")
+    return slash + path if slash else b"/"

@@ -8,10 +8,13 @@ import logging
 import secrets
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
+from dlbctl.core.settings import TierSettings
 from dlbctl.core.tier import Tier
 from dlbctl.router.admin import INSPECT_PATH, Admin, leaf_view
 from dlbctl.router.config import (
@@ -23,6 +26,7 @@ from dlbctl.router.config import (
 )
 from dlbctl.router.discovery import Discovery
 from dlbctl.router.downstream import Downstream
+from dlbctl.router.eventlog import EventLog, RecordedTier
 from dlbctl.router.lifecycle import Lifecycle, bind, hosted, url_of
 from dlbctl.router.listener import Listener, PeerListener, Serve
 from dlbctl.router.probe import Prober
@@ -62,15 +66,21 @@ def _run(process: Any) -> None:
 async def _root(settings: RootFile, announce: Announce) -> None:
     section = settings.root
     boot = _boot()
-    local = {address: Tier(leaf, boot) for address, leaf in settings.local_leaves().items()}
-    router = Router(Tier(settings.tier(), boot), local, asyncio.get_running_loop(), token=read_token(section))
+    logs: list[EventLog] = []
+    tier = _tier(settings.tier(), boot, section.event_log, logs)
+    local = {
+        address: _tier(leaf, boot, section.event_log and f"{section.event_log}.{quote(leaf.cell, safe='')}", logs)
+        for address, leaf in settings.local_leaves().items()
+    }
+    router = Router(tier, local, asyncio.get_running_loop(), token=read_token(section))
     life = _lifecycle(section, router)
+    _background_logs(life, logs)
     opened = [
         _open(life, "listening", section.listen, Listener(router, settings.http, half_close=_half_close(section)))
     ]
     _open_admin(life, admin_address(section, "root"), router)
-    for tier in local.values():
-        life.background(Discovery(tier, router.clock).run)
+    for leaf in local.values():
+        life.background(Discovery(leaf, router.clock).run)
     life.background(Prober(router, section.probe_interval_ms).run)
     if local:
         life.background(lambda: router.report_local(section.probe_interval_ms / 1e3))
@@ -79,12 +89,17 @@ async def _root(settings: RootFile, announce: Announce) -> None:
         await life.run(lambda: _announce_all(announce, opened))
     finally:
         router.close()
+        for log in logs:
+            log.close()
 
 
 async def _leaf(settings: LeafFile, announce: Announce) -> None:
     section = settings.leaf
-    router = Router(Tier(settings.tier(), _boot()), {}, asyncio.get_running_loop(), token=read_token(section))
+    logs: list[EventLog] = []
+    tier = _tier(settings.tier(), _boot(), section.event_log, logs)
+    router = Router(tier, {}, asyncio.get_running_loop(), token=read_token(section))
     life = _lifecycle(section, router)
+    _background_logs(life, logs)
     half_close = _half_close(section)
     peers = PeerListener(router, settings.http, half_close=half_close)
     publisher = StatePublisher(router)
@@ -103,6 +118,21 @@ async def _leaf(settings: LeafFile, announce: Announce) -> None:
         await life.run(lambda: _announce_all(announce, opened))
     finally:
         router.close()
+        for log in logs:
+            log.close()
+
+
+def _tier(settings: TierSettings, boot: str, event_log: str, logs: list[EventLog]) -> Tier:
+    """A tier, recorded where an event log was asked for."""
+    if not event_log:
+        return Tier(settings, boot)
+    logs.append(EventLog(Path(event_log), settings, boot))
+    return RecordedTier(settings, boot, logs[-1].note)
+
+
+def _background_logs(life: Lifecycle, logs: list[EventLog]) -> None:
+    for log in logs:
+        life.background(log.run)
 
 
 def _boot() -> str:

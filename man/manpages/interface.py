@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 # What stands for a value of each type, where the parameter does not say itself.
-STAND_INS: dict[Any, str] = {Path: "FILE", int: "N", float: "X"}
+STAND_INS: dict[Any, str] = {Path: "PATH", int: "N", float: "X"}
 
 # How a help text tells the default itself, in a remark at its end.
 _TOLD_DEFAULT = re.compile(r"\s*[\[(]default: (?P<default>.*)[\])]\.?$")
@@ -91,8 +91,8 @@ def _parameter(given: Any, types: dict[str, Any]) -> Parameter:
     names = () if given.param_type_name == "argument" else tuple(sorted(given.opts, key=len, reverse=True))
     flag = bool(names) and given.is_flag
     value = "" if flag else given.metavar or _stand_in(given.name, types.get(given.name), argument=not names)
-    if given.nargs == -1:
-        value += " ..."
+    if not names:
+        value = value.removesuffix("]").removeprefix("[") + " ..." * (given.nargs == -1)
     text = _TOLD_DEFAULT.sub("", given.help or "")
     return Parameter(names, tuple(given.secondary_opts), value, text, tuple(_facts(given)), bool(given.required))
 

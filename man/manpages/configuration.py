@@ -14,15 +14,17 @@ from dlbctl.router.config import LeafFile, RootFile
 from manpages.roff import Page, bold, inline, italic
 from manpages.structures import Table, tables
 
+HERE = Path(__file__).parent
+
 
 class ConfigFile(NamedTuple):
-    """A kind of configuration file. found: where it is looked for. example: a complete one, beside this module."""
+    """A kind of configuration file. found: where it is looked for. example: a complete one."""
 
     name: str
     structure: type[Struct]
     summary: str
     found: str
-    example: str
+    example: Path
 
 
 Owners: TypeAlias = dict[type[Struct], tuple[ConfigFile, Table]]
@@ -34,14 +36,14 @@ FILES = (
         RootFile,
         "Configures `dlbctl root`: where clients connect, and the cells that their requests may go to.",
         "./root.toml, /etc/dlbctl/root.toml",
-        "root.toml",
+        HERE / "root.toml",
     ),
     ConfigFile(
         "leaf.toml",
         LeafFile,
         "Configures `dlbctl leaf`: a cell's servers, and where roots reach this leaf.",
         "./leaf.toml, /etc/dlbctl/leaf.toml",
-        "leaf.toml",
+        HERE / "leaf.toml",
     ),
 )
 
@@ -89,7 +91,7 @@ def configuration_page(version: str) -> Page:
     page.heading("EXAMPLES")
     for file in FILES:
         page.text(f"A whole {file.name}:")
-        page.code((Path(__file__).parent / file.example).read_text(encoding="utf-8"))
+        page.code(file.example.read_text(encoding="utf-8"))
     page.heading("SEE ALSO")
     page.text("dlbctl(1), dlbctl-check(1), dlbctl-leaf(1), dlbctl-policy(1), dlbctl-root(1)")
     return page

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 STAND_INS: dict[Any, str] = {Path: "PATH", int: "N", float: "X"}
 
 # How a help text tells the default itself, in a remark at its end.
-_TOLD_DEFAULT = re.compile(r"\s*[\[(]default: (?P<default>.*)[\])]\.?$")
+_TOLD_DEFAULT = re.compile(r"\.?\s*[\[(]default: (?P<default>.*)[\])]\.?$")
 
 
 class Parameter(NamedTuple):
@@ -93,7 +93,7 @@ def _parameter(given: Any, types: dict[str, Any]) -> Parameter:
     value = "" if flag else given.metavar or _stand_in(given.name, types.get(given.name), argument=not names)
     if not names:
         value = value.removesuffix("]").removeprefix("[") + " ..." * (given.nargs == -1)
-    text = _TOLD_DEFAULT.sub("", given.help or "")
+    text = _TOLD_DEFAULT.sub(".", given.help or "")
     return Parameter(names, tuple(given.secondary_opts), value, text, tuple(_facts(given)), bool(given.required))
 
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from dlbctl.core.policy import COSTS, MECHANISMS, Cost
 from dlbctl.core.settings import DEFAULT_POLICY
+from dlbctl.fleet.settings import FleetSettings
 from dlbctl.router.config import LeafFile, RootFile
 from manpages.roff import Page, bold, inline, italic
 from manpages.structures import Table, tables
@@ -45,6 +46,13 @@ FILES = (
         "./leaf.toml, /etc/dlbctl/leaf.toml",
         HERE / "leaf.toml",
     ),
+    ConfigFile(
+        "FLEET.toml",
+        FleetSettings,
+        "Configures `dlbctl up`: regions, their engines, and the delays between them.",
+        "FLEET.toml",
+        HERE.parent.parent / "examples" / "configs" / "fleet-laptop.toml",
+    ),
 )
 
 DESCRIPTION = """
@@ -73,7 +81,7 @@ it is the text itself.
 
 
 def configuration_page(version: str) -> Page:
-    """The page of every kind of configuration file."""
+    """The page of all configuration files."""
     page = Page("dlbctl.toml", 5, "configuration files of dlbctl", version)
     page.heading("DESCRIPTION")
     page.text(DESCRIPTION)

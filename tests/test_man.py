@@ -222,6 +222,16 @@ def test_pages_fit_a_terminal_except_for_lines_that_must_not_be_broken(pages: Pa
         assert [line for line in text.splitlines() if len(line) > 80] == []
 
 
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
+def test_groff_warns_of_nothing_and_splits_no_name(pages: Path) -> None:
+    for page in pages.iterdir():
+        command = ["groff", "-man", "-ww", "-K", "utf8", "-T", "utf8", str(page)]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert shown.stderr == ""
+        joined = re.sub("[-\N{HYPHEN}]\n *", "", shown.stdout)
+        assert joined.count("dlbctl") == shown.stdout.count("dlbctl")
+
+
 @needs_mandoc
 @pytest.mark.parametrize(
     "text",

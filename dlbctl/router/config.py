@@ -81,7 +81,10 @@ class RouterSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     ] = 10.0
     event_log: Annotated[
         str,
-        Meta(description="File for a log of the events that decisions follow from; empty for none."),
+        Meta(
+            description="File for a log of the events that decisions follow from, in parts: `FILE`, `FILE.1` and so "
+            "on. It holds no text of requests. Empty for none."
+        ),
     ] = ""
     seed: Annotated[
         int,

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from dlbctl import __version__
-from dlbctl.commands import engine, replay
+from dlbctl.commands import check, engine, inspect, leaf, policy, replay, root, up
 from dlbctl.commands.output import complain
 from dlbctl.core.errors import DlbctlError
 
@@ -29,15 +29,21 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: bool = typer.Option(  # noqa: ARG001 - the callback does the work
+    version: bool = typer.Option(
         False, "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
     ),
 ) -> None:
     """Options of `dlbctl` itself."""
 
 
+app.command("up")(up.up)
+app.command("root")(root.root)
+app.command("leaf")(leaf.leaf)
 app.command("engine")(engine.engine)
 app.command("replay")(replay.replay)
+app.add_typer(inspect.app, name="inspect")
+app.add_typer(policy.app, name="policy")
+app.command("check")(check.check)
 
 
 def main() -> None:

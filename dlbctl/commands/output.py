@@ -44,3 +44,9 @@ def note(text: str) -> None:
 def complain(error: DlbctlError) -> None:
     """Print an error the way every command does."""
     note(f"dlbctl: error: {error}")
+
+
+def announce(name: str, url: str) -> None:
+    """Say where a process listens: one line on stdout, for people and for scripts that wait for it."""
+    sys.stdout.write(f"{name} {url}\n")
+    sys.stdout.flush()

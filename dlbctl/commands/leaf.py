@@ -1,0 +1,25 @@
+"""`dlbctl leaf`: run a leaf router."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from dlbctl.commands.output import announce
+
+
+def leaf(
+    config: Path | None = typer.Option(
+        None, "--config", "-c", help="Configuration file [default: ./leaf.toml, then /etc/dlbctl/leaf.toml]."
+    ),
+) -> None:
+    """Run a leaf router: takes a cell's requests from roots and chooses an inference server for each."""
+    import os
+
+    from dlbctl.fleet.lifeline import watch_lifeline
+    from dlbctl.router.config import LeafFile, find, load
+    from dlbctl.router.run import run_leaf
+
+    watch_lifeline()
+    run_leaf(load(find("leaf", config), LeafFile, os.environ), announce)

@@ -1,0 +1,25 @@
+"""`dlbctl root`: run a root router."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from dlbctl.commands.output import announce
+
+
+def root(
+    config: Path | None = typer.Option(
+        None, "--config", "-c", help="Configuration file [default: ./root.toml, then /etc/dlbctl/root.toml]."
+    ),
+) -> None:
+    """Run a root router: takes client requests and chooses a cell for each."""
+    import os
+
+    from dlbctl.fleet.lifeline import watch_lifeline
+    from dlbctl.router.config import RootFile, find, load
+    from dlbctl.router.run import run_root
+
+    watch_lifeline()
+    run_root(load(find("root", config), RootFile, os.environ), announce)

@@ -1,0 +1,43 @@
+"""Numbers that forget: exponentially decayed counts and moving averages."""
+
+from __future__ import annotations
+
+
+class DecayedCount:
+    """A count in which an event weighs half as much after each half-life."""
+
+    __slots__ = ("_at_s", "_count", "half_life_s")
+
+    def __init__(self, half_life_s: float) -> None:
+        self.half_life_s = half_life_s
+        self._count = 0.0
+        self._at_s = 0.0
+
+    def __repr__(self) -> str:
+        return f"<DecayedCount {self._count:.3g} at {self._at_s:.3f} s>"
+
+    def add(self, now_s: float, amount: float = 1.0) -> None:
+        """Count something that happened now."""
+        self._count = self.read(now_s) + amount
+        self._at_s = now_s
+
+    def read(self, now_s: float) -> float:
+        """The count as it weighs now."""
+        return float(self._count * 2.0 ** ((self._at_s - now_s) / self.half_life_s))
+
+
+class Average:
+    """An exponentially weighted moving average with a starting value."""
+
+    __slots__ = ("value", "weight")
+
+    def __init__(self, start: float, weight: float) -> None:
+        self.value = start
+        self.weight = weight
+
+    def __repr__(self) -> str:
+        return f"<Average {self.value:.4g}>"
+
+    def add(self, sample: float) -> None:
+        """Move towards a sample."""
+        self.value += self.weight * (sample - self.value)

@@ -1,0 +1,140 @@
+"""One served model name in one tier: its candidates, the policy in force, what it has learned of its requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dlbctl.core.decay import Average
+from dlbctl.core.policy import Cost, Policy
+
+if TYPE_CHECKING:
+    import random
+
+    from dlbctl.core.events import Arrival, Usage
+    from dlbctl.core.exchange import Exchange
+    from dlbctl.core.settings import EndpointSettings
+    from dlbctl.core.target import Candidate
+
+# Work in seconds of a standard server. Only their ratio matters to a choice among servers: one decode
+# token costs some 90 prefill tokens, because it occupies a batch slot for a whole step.
+PREFILL_S_PER_TOKEN = 0.0001
+DECODE_S_PER_TOKEN = 90 * PREFILL_S_PER_TOKEN
+
+# English text is near four bytes a token; the ratio is learned from the engine's own counts.
+FIRST_TOKENS_PER_BYTE = 0.25
+FIRST_OUTPUT_TOKENS = 128.0
+LEARNING_WEIGHT = 0.05
+
+
+class Endpoint:
+    """Routing state of one endpoint.
+
+    routable: candidates that can be chosen now. policy: in force; an operator's switch overrides the
+    configured one. cost: the cost in use, which is the policy's or one it falls back to until every
+    routable candidate can tell it (costs in different units must not be compared).
+    """
+
+    def __init__(self, settings: EndpointSettings, default_policy: str, *, configured: bool) -> None:
+        self.name = settings.name
+        self.in_flight = 0
+        self.rif = 0
+        self.candidates: dict[str, Candidate] = {}
+        self.routable: list[Candidate] = []
+        self._stale: list[Candidate] = []
+        self.limited = False
+        self.tokens_per_byte = Average(FIRST_TOKENS_PER_BYTE, LEARNING_WEIGHT)
+        self.output_tokens = Average(FIRST_OUTPUT_TOKENS, LEARNING_WEIGHT)
+        self.received: dict[str, int] = {}
+        self._default_policy = default_policy
+        self.override: Policy | None = None
+        self.configure(settings, configured=configured)
+
+    def __repr__(self) -> str:
+        return f"<Endpoint {self.name} {self.policy}, {len(self.routable)} routable, {self.in_flight} in flight>"
+
+    def configure(self, settings: EndpointSettings, *, configured: bool) -> None:
+        """Take over (changed) settings; a live override stays. configured: somebody wrote them down."""
+        self.configured = configured
+        self.settings = settings
+        self.configured_policy = Policy.parse(settings.policy or self._default_policy)
+        self._use(self.override or self.configured_policy)
+
+    def set_policy(self, policy: Policy | None) -> None:
+        """Override the configured policy, or with None go back to it."""
+        self.override = policy
+        self._use(policy or self.configured_policy)
+
+    def _use(self, policy: Policy) -> None:
+        self.policy = policy
+        self.mechanism = policy.start()
+        self.wanted_cost = Cost.load(policy.cost)
+        self.cost = self.wanted_cost
+        self.settle()
+
+    # -- candidates ------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Work out who can be chosen and on which cost. Called when either may have changed, not per request."""
+        self.routable = [c for c in self.candidates.values() if c.target.up and c.k > 0]
+        self.limited = any(c.target.settings.slots for c in self.routable)
+        self.rif = sum(c.target.in_flight for c in self.routable)
+        self.k = sum(c.k for c in self.routable)
+        cost = self.wanted_cost
+        while cost.fallback and not all(cost.ready(c) for c in self.routable):
+            cost = Cost.load(cost.fallback)
+        self.cost = cost
+        for candidate in self.routable:
+            self.touch(candidate)
+
+    def touch(self, candidate: Candidate) -> None:
+        """Something its cost depends on has changed; the cost is worked out when it is next looked at."""
+        if not candidate.stale:
+            candidate.stale = True
+            self._stale.append(candidate)
+
+    def refresh(self) -> None:
+        """Bring loads and costs up to date: only those that were touched have changed."""
+        for candidate in self._stale:
+            candidate.stale = False
+            candidate.measure()
+            if self.cost.ready(candidate):
+                candidate.cost = self.cost.of(candidate)
+        self._stale.clear()
+
+    def choose(self, exchange: Exchange, rng: random.Random) -> tuple[Candidate, str] | None:
+        """Pick a candidate the exchange has not tried; None when there is none."""
+        candidates = self.routable
+        if self.limited:
+            candidates = [
+                c for c in candidates if not c.target.settings.slots or c.target.in_flight < c.target.settings.slots
+            ]
+        if exchange.tried:
+            candidates = [c for c in candidates if c.target.has_address_beside(exchange.tried)]
+        if not candidates:
+            return None
+        if len(candidates) == 1:
+            return candidates[0], "only-one"
+        if self._stale:
+            self.refresh()
+        index, rule = self.mechanism.choose(candidates, rng)
+        return candidates[index], rule
+
+    # -- what is learned -------------------------------------------------------------------------------
+
+    def estimate(self, exchange: Exchange) -> None:
+        """Charge the exchange with the work it is expected to bring."""
+        arrival: Arrival = exchange.arrival
+        exchange.prompt_tokens = arrival.prompt_tokens or arrival.prompt_bytes * self.tokens_per_byte.value
+        output_tokens = self.output_tokens.value
+        if arrival.max_output_tokens and arrival.max_output_tokens < output_tokens:
+            output_tokens = float(arrival.max_output_tokens)
+        exchange.output_tokens = output_tokens
+        exchange.prefill_s = PREFILL_S_PER_TOKEN * exchange.prompt_tokens
+        exchange.decode_s = DECODE_S_PER_TOKEN * output_tokens
+
+    def learn(self, arrival: Arrival, usage: Usage) -> None:
+        """Take the engine's own token counts as samples."""
+        if usage.prompt_tokens > 0 and arrival.prompt_bytes > 0:
+            self.tokens_per_byte.add(usage.prompt_tokens / arrival.prompt_bytes)
+        if usage.completion_tokens > 0:
+            self.output_tokens.add(usage.completion_tokens)

@@ -1,0 +1,237 @@
+"""What happens to a tier (events) and what it answers (actions).
+
+A tier is a deterministic function of its settings, its seed and these events with their times. On the
+request path an event is a plain method call of `Tier` with the same name and fields; the structures here
+are what a recorder writes and an offline run reads. Times are seconds on the driver's monotonic clock.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec import Struct
+
+from dlbctl.core.curve import Curve
+from dlbctl.core.settings import EndpointSettings, TargetSettings
+
+if TYPE_CHECKING:
+    from dlbctl.core.exchange import Exchange
+
+
+class Failure(StrEnum):
+    """Why an attempt ended without a complete answer."""
+
+    REFUSED = "refused"  # no connection: refused, unreachable, name not found, TLS failed
+    NO_ROOM = "no_room"  # it is alive and declined the request
+    CONNECT_TIMEOUT = "connect_timeout"
+    CLOSED = "closed"  # the connection ended before the answer did
+    PROTOCOL = "protocol"  # the answer is not HTTP
+    FIRST_BYTE_TIMEOUT = "first_byte_timeout"
+    IDLE_TIMEOUT = "idle_timeout"
+    TOTAL_TIMEOUT = "total_timeout"
+
+
+class Arrival(Struct):
+    """A request as the tier sees it: never its text.
+
+    prompt_tokens: the root's estimate where there is one; 0 asks this tier for its own, from prompt_bytes.
+    max_output_tokens: the request's own cap (or the root's expectation), 0 for none.
+    root: boot id of the root it came through.
+    """
+
+    id: str
+    endpoint: str
+    prompt_bytes: int = 0
+    prompt_tokens: float = 0.0
+    max_output_tokens: int = 0
+    root: str = ""
+
+
+class Usage(Struct):
+    """Tokens as the engine counted them (`usage` of the answer)."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class EndpointState(Struct, omit_defaults=True):
+    """One endpoint in one cell, as its leaf reports it.
+
+    rif: requests in flight on the servers of this endpoint. k: sum of the weights of its routable servers.
+    queued_s: waiting work per unit of weight. errors, requests: decayed counts. received: requests received
+    so far, by boot id of the root. curve: only when its version is new to the listener.
+    """
+
+    rif: int = 0
+    k: float = 0.0
+    queued_s: float = 0.0
+    errors: float = 0.0
+    requests: float = 0.0
+    received: dict[str, int] = {}
+    curve_version: int = 0
+    curve: Curve | None = None
+
+
+class State(Struct, omit_defaults=True):
+    """One line of the state stream: everything a root needs to know of a leaf."""
+
+    v: int = 1
+    boot: str = ""
+    seq: int = 0
+    endpoints: dict[str, EndpointState] = {}
+
+
+# Actions ------------------------------------------------------------------------------------------------
+
+
+class Forward(Struct):
+    """Send the exchange to an address. fresh: on a new connection, because a pooled one just failed."""
+
+    exchange: Exchange
+    address: str
+    rule: str
+    fresh: bool = False
+
+
+class Reject(Struct):
+    """Answer the client with an error of our own; nothing of an answer has been sent."""
+
+    status: int
+    code: str
+    message: str
+    retry_after_s: int = 0
+
+
+class Cancel(Struct):
+    """Give the exchange up: part of an answer has been sent, so the client must see it cut short."""
+
+    code: str
+
+
+class SetTimer(Struct):
+    """Call `timer_fired` at this time."""
+
+    at_s: float
+
+
+RequestAction: TypeAlias = Forward | Reject | Cancel
+
+
+# Events -------------------------------------------------------------------------------------------------
+
+
+class Arrived(Struct, tag=True, frozen=True):
+    """A request has been read whole."""
+
+    arrival: Arrival
+
+
+class AttemptStarted(Struct, tag=True, frozen=True):
+    """The attempt has a connection and its request is on the way."""
+
+    exchange: int
+
+
+class FirstByte(Struct, tag=True, frozen=True):
+    """The head of the answer is here."""
+
+    exchange: int
+
+
+class Ended(Struct, tag=True, frozen=True):
+    """The answer is complete. stalled_s: how long the client, not the server, held it up."""
+
+    exchange: int
+    status: int
+    usage: Usage | None
+    stalled_s: float
+
+
+class AttemptFailed(Struct, tag=True, frozen=True):
+    """The attempt ended without a complete answer."""
+
+    exchange: int
+    failure: Failure
+    written: bool
+    answered: bool
+    reused: bool
+
+
+class ClientGone(Struct, tag=True, frozen=True):
+    """The client left before the answer was complete."""
+
+    exchange: int
+
+
+class Expired(Struct, tag=True, frozen=True):
+    """The phase the exchange is in (or the whole exchange) lasted longer than it may."""
+
+    exchange: int
+    total: bool
+
+
+class StateReported(Struct, tag=True, frozen=True):
+    """A leaf reported its state; rtt_s is the round trip to it as known now."""
+
+    target: str
+    address: str
+    state: State
+    rtt_s: float
+
+
+class AddressChanged(Struct, tag=True, frozen=True):
+    """An address began or ceased to answer."""
+
+    target: str
+    address: str
+    up: bool
+
+
+class ModelsLearned(Struct, tag=True, frozen=True):
+    """A server said which models it serves."""
+
+    target: str
+    models: tuple[str, ...]
+
+
+class TargetsChanged(Struct, tag=True, frozen=True):
+    """The set of targets is now this one; open exchanges keep theirs until they end."""
+
+    targets: tuple[TargetSettings, ...]
+
+
+class EndpointsChanged(Struct, tag=True, frozen=True):
+    """The configured endpoints are now these."""
+
+    endpoints: tuple[EndpointSettings, ...]
+
+
+class PolicySet(Struct, tag=True, frozen=True):
+    """An operator switched an endpoint's policy; an empty one reverts to the configured policy."""
+
+    endpoint: str
+    policy: str
+
+
+class TimerFired(Struct, tag=True, frozen=True):
+    """The time asked for with SetTimer has come."""
+
+
+Event: TypeAlias = (
+    Arrived
+    | AttemptStarted
+    | FirstByte
+    | Ended
+    | AttemptFailed
+    | ClientGone
+    | Expired
+    | StateReported
+    | AddressChanged
+    | ModelsLearned
+    | TargetsChanged
+    | EndpointsChanged
+    | PolicySet
+    | TimerFired
+)

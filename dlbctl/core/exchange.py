@@ -1,0 +1,86 @@
+"""One request's life in one tier: where it was sent, which phase it is in, what it still owes."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dlbctl.core.endpoint import Endpoint
+    from dlbctl.core.events import Arrival
+    from dlbctl.core.target import Candidate
+
+
+class Phase(IntEnum):
+    """What an exchange is waiting for."""
+
+    CONNECTING = 0
+    WAITING = 1  # the request is written, nothing has been answered
+    STREAMING = 2
+    DONE = 3
+
+
+# MOVES[from][to], in the order of Phase. A retry goes back to CONNECTING, but never once an answer has begun.
+# An outer tier, whose inner one retries by itself, sees the same attempt start twice: WAITING to WAITING.
+# A matrix, because a member of an enum in a set costs a Python call to hash.
+MOVES = (
+    (True, True, False, True),
+    (True, True, True, True),
+    (False, False, False, True),
+    (False, False, False, False),
+)
+
+
+class Exchange:
+    """A request in flight in one tier. Counted against exactly one candidate at a time.
+
+    number: the tier's own, for logs. load_at_arrival: requests per server in the cell when it came.
+    prefill_s, decode_s: the work charged to the server, in seconds of one standard server.
+    """
+
+    __slots__ = (
+        "address",
+        "arrival",
+        "arrived_s",
+        "attempts",
+        "candidate",
+        "decode_s",
+        "endpoint",
+        "first_byte_s",
+        "load_at_arrival",
+        "number",
+        "output_tokens",
+        "phase",
+        "prefill_s",
+        "prompt_tokens",
+        "rule",
+        "tried",
+    )
+
+    def __init__(self, number: int, arrival: Arrival, endpoint: Endpoint, now_s: float) -> None:
+        self.number = number
+        self.arrival = arrival
+        self.endpoint = endpoint
+        self.arrived_s = now_s
+        self.first_byte_s = 0.0
+        self.prompt_tokens = 0.0
+        self.output_tokens = 0.0
+        self.load_at_arrival = 0.0
+        self.prefill_s = 0.0
+        self.decode_s = 0.0
+        self.phase = Phase.CONNECTING
+        self.attempts = 0
+        self.candidate: Candidate | None = None
+        self.address = ""
+        self.rule = ""
+        self.tried: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        where = self.candidate.target.name if self.candidate else "nowhere"
+        return f"<Exchange {self.number} {self.endpoint.name} at {where}, {self.phase.name.lower()}>"
+
+    def move(self, phase: Phase) -> None:
+        """Enter a phase; an illegal move is a bug and raises."""
+        if not MOVES[self.phase][phase]:
+            raise AssertionError(f"{self!r} cannot become {phase.name.lower()}")
+        self.phase = phase

@@ -1,0 +1,1 @@
+"""How to choose among costs: one file per mechanism, each with a class `Mechanism`."""

@@ -1,0 +1,32 @@
+"""Draw d candidates at random and take the cheaper: most of the balance at a fraction of the herding.
+
+DLB section 3.1 (the leaf's rule), d = 2. Equal costs go to the lower load, then to chance.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dlbctl.core.policy import View
+
+
+class Mechanism:
+    """The better of two; stateless."""
+
+    def choose(self, candidates: Sequence[View], rng: random.Random) -> tuple[int, str]:
+        """Index of the chosen candidate and the rule: `cheaper-of-2`, `lower-load` or `tie`."""
+        count = len(candidates)
+        # Two different ones, in random order: the first wins a tie, which is then a fair coin.
+        first = int(rng.random() * count)
+        second = int(rng.random() * (count - 1))
+        if second >= first:
+            second += 1
+        one, other = candidates[first], candidates[second]
+        if one.cost != other.cost:
+            return (first if one.cost < other.cost else second), "cheaper-of-2"
+        if one.load != other.load:
+            return (first if one.load < other.load else second), "lower-load"
+        return first, "tie"

@@ -1,0 +1,201 @@
+"""Targets (cells of a root, servers of a leaf), and candidates: one endpoint at one target, with its cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dlbctl.core.decay import DecayedCount
+from dlbctl.core.events import EndpointState
+from dlbctl.core.on_the_way import OnTheWay
+
+if TYPE_CHECKING:
+    from dlbctl.core.curve import Curve
+    from dlbctl.core.endpoint import Endpoint
+    from dlbctl.core.exchange import Exchange
+    from dlbctl.core.settings import TargetSettings
+
+ERROR_HALF_LIFE_S = 10.0
+
+
+class Target:
+    """A cell or a server: its addresses, which of them answer, and what is in flight there."""
+
+    __slots__ = (
+        "_next",
+        "addresses",
+        "candidates",
+        "down",
+        "in_flight",
+        "models",
+        "name",
+        "rtt_s",
+        "settings",
+    )
+
+    def __init__(self, settings: TargetSettings) -> None:
+        self.settings = settings
+        self.name = settings.name
+        self.addresses = settings.addresses
+        # Nothing is known to answer until the driver says so.
+        self.down = set(settings.addresses)
+        self.models = settings.endpoints
+        self.candidates: list[Candidate] = []
+        self.in_flight = 0
+        self.rtt_s: dict[str, float] = {}
+        self._next = 0
+
+    def __repr__(self) -> str:
+        state = "up" if self.up else "down"
+        return f"<Target {self.name} {state}, {self.in_flight} in flight>"
+
+    @property
+    def up(self) -> bool:
+        """Whether any address answers: a cell is ejected only when all its leaves are."""
+        return len(self.down) < len(self.addresses)
+
+    @property
+    def tau_s(self) -> float:
+        """One-way network latency: half the least round trip to any of its addresses."""
+        return 0.5 * min(self.rtt_s.values(), default=0.0)
+
+    def has_address_beside(self, tried: tuple[str, ...]) -> bool:
+        """Whether an address answers that was not tried."""
+        return any(address not in self.down and address not in tried for address in self.addresses)
+
+    def next_address(self, tried: tuple[str, ...]) -> str | None:
+        """The next address in turn that answers and was not tried; None when there is none left."""
+        for _ in self.addresses:
+            address = self.addresses[self._next % len(self.addresses)]
+            self._next = (self._next + 1) % len(self.addresses)
+            if address not in self.down and address not in tried:
+                return address
+        return None
+
+
+class Candidate:
+    """One endpoint at one target: the reported state, what this tier has sent there, the cost of sending more.
+
+    Satisfies `policy.View`. Counts are never reset while an exchange is open: a target that is removed and
+    added again gets new candidates, and old exchanges give back to the old ones.
+    """
+
+    __slots__ = (
+        "cost",
+        "curve",
+        "curves",
+        "endpoint",
+        "errors",
+        "in_flight",
+        "k",
+        "load",
+        "on_the_way",
+        "reported_s",
+        "reports",
+        "requests",
+        "stale",
+        "target",
+        "tau_s",
+        "weight",
+        "work_s",
+    )
+
+    def __init__(self, endpoint: Endpoint, target: Target) -> None:
+        self.endpoint = endpoint
+        self.target = target
+        self.weight = target.settings.weight
+        self.in_flight = 0
+        self.work_s = 0.0
+        self.stale = False
+        self.load = 0.0
+        self.cost = 0.0
+        self.tau_s = target.tau_s
+        self.k = self.weight
+        self.on_the_way = OnTheWay()
+        self.reports: dict[str, EndpointState] = {}
+        self.reported_s = 0.0
+        self.curve: Curve | None = None
+        self.curves: dict[str, Curve] = {}
+        self.errors = DecayedCount(ERROR_HALF_LIFE_S)
+        self.requests = DecayedCount(ERROR_HALF_LIFE_S)
+
+    def __repr__(self) -> str:
+        return f"<Candidate {self.endpoint.name}@{self.target.name} load={self.load:.2f} cost={self.cost:.4g}>"
+
+    @property
+    def rif(self) -> float:
+        """Requests in flight at the target as far as this tier can know."""
+        return self.load * self.k
+
+    def take(self, now_s: float, exchange: Exchange) -> None:
+        """Count the exchange here."""
+        assert exchange.candidate is None
+        exchange.candidate = self
+        self.in_flight += 1
+        self.target.in_flight += 1
+        self.endpoint.in_flight += 1
+        self.work_s += exchange.prefill_s + exchange.decode_s
+        if self.reports:
+            self.on_the_way.sent(now_s)
+        self._load_changed(1)
+
+    def give_back(self, exchange: Exchange) -> None:
+        """Stop counting the exchange here; called exactly once for each `take`."""
+        assert exchange.candidate is self
+        exchange.candidate = None
+        self.in_flight -= 1
+        self.target.in_flight -= 1
+        self.endpoint.in_flight -= 1
+        self.work_s -= exchange.prefill_s + exchange.decode_s
+        if self.in_flight == 0:
+            self.work_s = 0.0  # sums of floats do not return to zero by themselves
+        self._load_changed(-1)
+
+    def prefilled(self, exchange: Exchange) -> None:
+        """The first byte is here: the prefill part of the work is done."""
+        self.work_s = max(0.0, self.work_s - exchange.prefill_s)
+        exchange.prefill_s = 0.0
+        self.endpoint.touch(self)
+
+    def _load_changed(self, step: int) -> None:
+        self.endpoint.touch(self)
+        if self.target.up:
+            # A server's load is that of all the endpoints it serves.
+            for candidate in self.target.candidates:
+                if candidate.k > 0:
+                    candidate.endpoint.rif += step
+                    candidate.endpoint.touch(candidate)
+
+    def report(self, now_s: float, address: str, state: EndpointState, root: str) -> None:
+        """Take over what a leaf reported to this root. A curve travels only when it is new: the last is kept."""
+        self.reports[address] = state
+        self.reported_s = now_s
+        self.on_the_way.reported(now_s, address, state.received.get(root, 0), self.target.rtt_s.get(address, 0.0))
+        if state.curve is not None:
+            self.curves[address] = state.curve
+        elif state.curve_version == 0:
+            self.curves.pop(address, None)
+        self.tau_s = self.target.tau_s
+        self._sum_up()
+
+    def forget(self, address: str) -> None:
+        """An address does not answer any more: what it reported is no longer true."""
+        if self.reports.pop(address, None) is not None:
+            self.curves.pop(address, None)
+            self.on_the_way.forget(address)
+            self._sum_up()
+
+    def _sum_up(self) -> None:
+        """What the leaves that report say together; with none left the cell is not known to serve this endpoint."""
+        self.k = max((report.k for report in self.reports.values()), default=0.0)
+        self.curve = max(self.curves.values(), key=lambda curve: curve.samples, default=None)
+
+    def measure(self) -> None:
+        """Bring `load` up to date. Changes nothing else, so looking at a tier never changes what it decides.
+
+        A cell's load is what its leaves reported plus what this root sent and they had not received by then.
+        """
+        if self.reports:
+            rif = sum(report.rif for report in self.reports.values())
+            self.load = (rif + min(len(self.on_the_way), self.in_flight)) / self.k if self.k > 0 else 0.0
+        else:
+            self.load = self.target.in_flight / self.weight

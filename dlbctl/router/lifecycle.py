@@ -1,0 +1,211 @@
+"""Starts and stops one router process: sockets, signals, readiness, drain. Nothing else touches them.
+
+uvicorn hosts the listeners, but its own signal handling, exit timing and drain know only its own protocol
+classes: here they are switched off and done in one place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import stat
+from collections.abc import Callable, Coroutine, Generator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from dlbctl.core.errors import ConfigError, DlbctlError
+from dlbctl.router.config import host_and_port
+
+_LOG = logging.getLogger(__name__)
+
+BACKLOG = 2048
+POLL_S = 0.05
+
+
+class HostedServer(uvicorn.Server):
+    """uvicorn's server, its signals left to the life cycle."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leave signals alone."""
+        yield
+
+
+def hosted(app: Any, *, protocol: Any = "httptools") -> HostedServer:
+    """A uvicorn server of one listener. protocol: the class (or maker) of its connections."""
+    config = uvicorn.Config(
+        app,
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        backlog=BACKLOG,
+    )
+    return HostedServer(config)
+
+
+def bind(where: str, address: str) -> socket.socket:
+    """A bound socket for host:port or unix:PATH (mode 0600). DlbctlError says what is in the way."""
+    if address.startswith("unix:"):
+        return _bind_unix(where, Path(address.removeprefix("unix:")))
+    host, port = host_and_port(address, where)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        raise DlbctlError(
+            f"{where}: cannot listen on {address}: {error.strerror or error}",
+            hint="another process may hold it (ss -ltnp), or the address is not this machine's",
+        ) from error
+    return sock
+
+
+def _bind_unix(where: str, path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _remove_dead_socket(where, path)
+        mask = os.umask(0o177)
+        try:
+            sock.bind(str(path))
+        finally:
+            os.umask(mask)
+    except OSError as error:
+        sock.close()
+        raise DlbctlError(f"{where}: cannot make the socket {path}: {error.strerror or error}") from error
+    return sock
+
+
+def _remove_dead_socket(where: str, path: Path) -> None:
+    """Clear away what a killed process left; a living one keeps its socket."""
+    if not path.exists():
+        return
+    if not stat.S_ISSOCK(path.stat().st_mode):
+        raise ConfigError(f"{where}: {path} exists and is not a socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            path.unlink(missing_ok=True)
+            return
+    raise DlbctlError(f"{where}: {path} belongs to a running process", hint="give this one another admin socket")
+
+
+def url_of(sock: socket.socket) -> str:
+    """Where a bound socket is reached, for people."""
+    if sock.family == socket.AF_UNIX:
+        return f"unix:{sock.getsockname()}"
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class Lifecycle:
+    """One process from its first socket to its exit.
+
+    drain: called when the process should no longer call itself ready. Background work is cancelled after
+    the last answer.
+    """
+
+    def __init__(self, *, readiness_grace_s: float, drain_s: float, unready: Callable[[], None]) -> None:
+        self._grace_s = readiness_grace_s
+        self._drain_s = drain_s
+        self._unready = unready
+        self._servers: list[tuple[HostedServer, socket.socket]] = []
+        self._paths: list[Path] = []
+        self._on_drain: list[Callable[[], None]] = []
+        self._work: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self._stop = asyncio.Event()
+        self._signals: list[int] = []
+
+    def __repr__(self) -> str:
+        return f"<Lifecycle {len(self._servers)} listeners, {'stopping' if self._stop.is_set() else 'running'}>"
+
+    def add(self, server: HostedServer, sock: socket.socket) -> None:
+        """Serve a socket for as long as the process runs."""
+        self._servers.append((server, sock))
+        if sock.family == socket.AF_UNIX:
+            self._paths.append(Path(sock.getsockname()))
+
+    def background(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a coroutine for as long as the process runs; if it fails, the process does."""
+        self._work.append(work)
+
+    def on_drain(self, act: Callable[[], None]) -> None:
+        """Do this when no new connections are accepted any more."""
+        self._on_drain.append(act)
+
+    async def run(self, started: Callable[[], None]) -> None:
+        """Serve until a signal, then drain. started: called when every listener accepts."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+        serving = [loop.create_task(server.serve(sockets=[sock])) for server, sock in self._servers]
+        working = [loop.create_task(work()) for work in self._work]
+        stopping = loop.create_task(self._stop.wait())
+        try:
+            while not all(server.started for server, _ in self._servers):
+                await asyncio.sleep(0.005)
+            started()
+            done, _ = await asyncio.wait([stopping, *serving, *working], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            await self._drain(serving)
+        finally:
+            await _cancel([stopping, *working, *serving])
+            self._remove_sockets()
+
+    def _signalled(self, number: int) -> None:
+        self._signals.append(number)
+        self._stop.set()
+
+    async def _drain(self, serving: list[asyncio.Task[None]]) -> None:
+        """Unready, still accepting for the grace; then no new connections; then what is left is cut."""
+        self._unready()
+        if self._signals and self._signals[-1] == signal.SIGTERM:
+            # Balancers in front need a moment to see /readyz; at a terminal nobody does.
+            await self._until(lambda: False, self._grace_s)
+        for server, _ in self._servers:
+            server.should_exit = True
+        for act in self._on_drain:
+            act()
+        await self._until(lambda: all(task.done() for task in serving), self._drain_s)
+        left = [connection for server, _ in self._servers for connection in server.server_state.connections]
+        if left:
+            _LOG.warning("drain: %d connections cut after %g s", len(left), self._drain_s)
+        for connection in left:
+            transport = getattr(connection, "transport", None)
+            if transport is not None:
+                transport.abort()
+        await self._until(lambda: all(task.done() for task in serving), 1.0)
+
+    async def _until(self, true: Callable[[], bool], limit_s: float) -> None:
+        """Wait for a condition; a further signal ends the wait: whoever asks twice means now."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + limit_s
+        asked = len(self._signals)
+        while not true() and loop.time() < deadline_s and len(self._signals) == asked:
+            await asyncio.sleep(POLL_S)
+
+    def _remove_sockets(self) -> None:
+        for path in self._paths:
+            path.unlink(missing_ok=True)
+
+
+async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,312 @@
+"""One request on its way: from the client's connection through the tiers' decisions to an upstream and back.
+
+A relay passes what happens to the tiers as events and does what they answer. A root whose cell runs in the
+same process stacks two tiers; the innermost hears first, and what it cannot mend goes to the one outside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from dlbctl.core.events import Arrival, Cancel, Failure, Forward, Reject, RequestAction, Usage
+from dlbctl.router.http1 import HOP_BY_HOP, PEER_PREFIX, REASONS, Headers, error_body
+from dlbctl.router.usage import find_usage, longer_tail
+from dlbctl.router.wheel import NEVER
+
+if TYPE_CHECKING:
+    from dlbctl.core.exchange import Exchange
+    from dlbctl.core.tier import Tier
+    from dlbctl.router.downstream import Downstream
+    from dlbctl.router.request import Request
+    from dlbctl.router.router import Router
+    from dlbctl.router.upstream import Upstream
+
+CAN_HAVE_BODY = frozenset({b"POST", b"PUT", b"PATCH"})
+
+
+class Relay:
+    """One request between a client and an upstream. Satisfies `Responder` and `Answered`."""
+
+    # Defaults stand here and not in the initialiser: most requests change few of them.
+    _upstream: Upstream | None = None
+    _connecting: asyncio.Task[None] | None = None
+    _failure = Failure.REFUSED
+    _reused = False
+    _written = False
+    _answered = False
+    _status = 0
+    _chunked = False  # framed by us, for a body whose length is not known
+    _framed = True  # the framing shows whether the answer is whole
+    _keep_alive = True
+    _tail = b""
+    _paused = False
+    _paused_s = 0.0
+    _stalled_s = 0.0
+    _idle_s = NEVER
+    _total_deadline_s = NEVER
+    _cell = b""
+    _server = b""
+
+    def __init__(
+        self, router: Router, downstream: Downstream, request: Request, arrival: Arrival, *, peer: bool
+    ) -> None:
+        self._router = router
+        self._downstream = downstream
+        self._request = request
+        self._arrival = arrival
+        self._peer = peer
+        self._hops: list[tuple[Tier, Exchange]] = []
+        self._out: list[bytes] = []
+
+    def __repr__(self) -> str:
+        return f"<Relay {self._arrival.id} {self._hops[-1][1] if self._hops else 'nowhere'}>"
+
+    def start(self) -> None:
+        """The request is whole: have it routed."""
+        self._downstream.responder = self
+        tier = self._router.tier
+        self._do(tier, tier.arrived(self._router.clock(), self._arrival))
+
+    # -- doing what the tiers say ------------------------------------------------------------------------
+
+    def _do(self, tier: Tier, action: RequestAction) -> None:
+        """Carry out an action of the innermost tier, asking inner and outer tiers until one is final."""
+        while True:
+            if isinstance(action, Forward):
+                if not self._hops or self._hops[-1][1] is not action.exchange:
+                    self._hops.append((tier, action.exchange))
+                local = self._router.local.get(action.address)
+                if local is None:
+                    self._send_to(action)
+                    return
+                self._written = False
+                self._arrival.root = tier.boot
+                self._arrival.prompt_tokens = action.exchange.prompt_tokens
+                tier, action = local, local.arrived(self._router.clock(), self._arrival)
+                continue
+            if self._hops and self._hops[-1][0] is tier:
+                self._hops.pop()
+            if not self._hops:
+                self._end_with(action)
+                return
+            tier, exchange = self._hops[-1]
+            # That no server of a cell would take it does not mean that the cell is dead.
+            failure = self._failure if self._written else Failure.NO_ROOM
+            outer = tier.attempt_failed(self._router.clock(), exchange, failure, self._written, self._answered, False)
+            if not (isinstance(outer, Reject) and failure is Failure.NO_ROOM):
+                action = outer  # else the inner tier knows better why
+
+    def _send_to(self, forward: Forward) -> None:
+        self._written = False
+        limits = self._hops[-1][0].timeouts(forward.exchange.endpoint)
+        self._idle_s = limits.idle_s or NEVER
+        if limits.total_s and self._total_deadline_s == NEVER:
+            self._total_deadline_s = self._request.received_s + limits.total_s
+        pool = self._router.pool(forward.address)
+        upstream = None if forward.fresh else pool.take()
+        self._reused = upstream is not None
+        if upstream is not None:
+            self._write_to(upstream)
+        else:
+            self._watch(limits.connect_s)
+            self._connecting = pool.connect(self)
+
+    def _end_with(self, action: Reject | Cancel) -> None:
+        downstream = self._downstream
+        if isinstance(action, Reject) and not self._answered:
+            extra = self._own_headers()
+            if action.retry_after_s:
+                extra += b"retry-after: %d\r\n" % action.retry_after_s
+            body = error_body(action.status, action.code, action.message)
+            downstream.reply(self._request, action.status, body, extra)
+        else:
+            # The client must see a cut, never a clean end: no last chunk, or a reset where no framing shows it.
+            downstream.cut(framed=self._framed)
+
+    # -- upstream's side (Answered) ----------------------------------------------------------------------
+
+    def connected(self, upstream: Upstream) -> None:
+        """A new connection is ready."""
+        self._connecting = None
+        if upstream.transport.is_closing():
+            self.lost(Failure.REFUSED)
+        else:
+            self._write_to(upstream)
+
+    def _write_to(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._written = True
+        now_s = self._router.clock()
+        for tier, exchange in self._hops:
+            tier.attempt_started(now_s, exchange)
+        tier, exchange = self._hops[-1]
+        self._watch(tier.timeouts(exchange.endpoint).first_byte_s)
+        request = self._request
+        address, client = upstream.pool.address, self._downstream.client
+        head = self._router.head_for(address, request, exchange, client, to_leaf=tier.role == "root")
+        upstream.ask(self, head, request.body, head_request=request.method == b"HEAD")
+
+    def head(self, status: int, reason: bytes, headers: Headers, *, sized: bool, bodiless: bool) -> None:
+        """The answer's head: pass it on with our headers in place of the hop's."""
+        now_s = self._router.clock()
+        for tier, exchange in self._hops:
+            tier.first_byte(now_s, exchange)
+        self._answered = True
+        self._status = status
+        self._request.body = b""  # no retry can need it now
+        downstream, request = self._downstream, self._request
+        # A body of unknown length can be framed for HTTP/1.1; for 1.0 its end is the connection's end.
+        self._chunked = not (sized or bodiless) and request.version == "1.1"
+        self._framed = sized or bodiless or self._chunked
+        self._keep_alive = downstream.keeps_alive(request) and self._framed
+        out = self._out
+        out.append(b"HTTP/1.1 %d %b\r\n" % (status, reason or REASONS.get(status, b"-")))
+        for name, value in headers:
+            if name in HOP_BY_HOP:
+                if name == b"content-length" and not self._chunked:
+                    out.append(b"content-length: %b\r\n" % value)
+            elif name.startswith(PEER_PREFIX):
+                self._peer_header(name, value)
+            elif name != b"x-request-id":
+                out.append(b"%b: %b\r\n" % (name, value))
+        if self._chunked:
+            out.append(b"transfer-encoding: chunked\r\n")
+        if not self._keep_alive:
+            out.append(b"connection: close\r\n")
+        out.append(self._own_headers())
+        out.append(b"\r\n")
+        self._set_deadline(now_s + self._idle_s)
+        if downstream.paused:
+            self.client_paused()
+
+    def body(self, pieces: list[bytes]) -> None:
+        """More of the body."""
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._tail = longer_tail(self._tail, data)
+        self._out.append(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        # The wheel looks at the deadline when it comes by: moving it away is an assignment.
+        self._downstream.deadline_s = min(self._router.clock() + self._idle_s, self._total_deadline_s)
+
+    def flush(self) -> None:
+        """Send what one read brought in one write."""
+        if self._out:
+            out, self._out = self._out, []
+            self._downstream.transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def complete(self) -> None:
+        """The answer is whole."""
+        if self._chunked:
+            self._out.append(b"0\r\n\r\n")
+        self._upstream = None
+        now_s = self._router.clock()
+        if self._paused:
+            self._stalled_s += now_s - self._paused_s
+        usage = self._usage()
+        for tier, exchange in self._hops:
+            tier.ended(now_s, exchange, self._status, usage, self._stalled_s)
+        self._hops = []
+        self.flush()
+        self._downstream.finished(keep_alive=self._keep_alive)
+
+    def lost(self, failure: Failure) -> None:
+        """The attempt ended before the answer was whole."""
+        self._connecting = None
+        self._upstream = None
+        self.flush()
+        self._failure = failure
+        tier, exchange = self._hops[-1]
+        now_s = self._router.clock()
+        self._do(tier, tier.attempt_failed(now_s, exchange, failure, self._written, self._answered, self._reused))
+
+    # -- the client's side (Responder) -------------------------------------------------------------------
+
+    def client_gone(self) -> None:
+        """The client left: the upstream is cancelled at once."""
+        self._drop_upstream()
+        now_s = self._router.clock()
+        for tier, exchange in self._hops:
+            tier.client_gone(now_s, exchange)
+        self._hops = []
+
+    def client_paused(self) -> None:
+        """The client reads slower than the answer comes: read no faster than it does."""
+        if self._upstream is not None and not self._paused:
+            self._paused = True
+            self._paused_s = self._router.clock()
+            self._upstream.pause()
+
+    def client_resumed(self) -> None:
+        """The client has caught up."""
+        if self._paused:
+            self._paused = False
+            now_s = self._router.clock()
+            self._stalled_s += now_s - self._paused_s
+            if self._upstream is not None:
+                self._upstream.resume()
+                self._set_deadline(now_s + self._idle_s)
+
+    def expired(self, now_s: float) -> None:
+        """The deadline has passed: the server's silence, or a client that stopped reading."""
+        if self._paused:
+            self._downstream.transport.abort()
+            return
+        total = now_s >= self._total_deadline_s
+        written, answered = self._written, self._answered
+        self._drop_upstream()
+        tier, exchange = self._hops[-1]
+        self._failure = Failure.TOTAL_TIMEOUT
+        if not total:
+            self._failure = Failure.IDLE_TIMEOUT if answered else Failure.FIRST_BYTE_TIMEOUT
+            if not written:
+                self._failure = Failure.CONNECT_TIMEOUT
+        self._do(tier, tier.expired(now_s, exchange, total))
+
+    # -- inside ------------------------------------------------------------------------------------------
+
+    def _drop_upstream(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None
+        if self._upstream is not None:
+            self._upstream.abort()
+            self._upstream = None
+
+    def _watch(self, seconds: float) -> None:
+        """The phase that begins may last this long; 0 is without limit."""
+        self._set_deadline(self._router.clock() + seconds if seconds else NEVER)
+
+    def _set_deadline(self, at_s: float) -> None:
+        deadline_s = min(at_s, self._total_deadline_s)
+        if deadline_s < self._downstream.look_s:
+            self._router.wheel.watch(self._downstream, deadline_s)
+        else:
+            self._downstream.deadline_s = deadline_s
+
+    def _usage(self) -> Usage | None:
+        return find_usage(self._tail) if self._tail and self._status < 400 else None
+
+    def _peer_header(self, name: bytes, value: bytes) -> None:
+        """What a leaf said of itself; believed because this root chose to ask it."""
+        if name == b"dlb-cell":
+            self._cell = value
+        elif name == b"dlb-server":
+            self._server = value
+
+    def _own_headers(self) -> bytes:
+        """Who answered, in a client's words or a peer's."""
+        cell, server = self._cell, self._server
+        for tier, exchange in self._hops:
+            if exchange.candidate is not None:
+                name = exchange.candidate.target.name.encode()
+                if tier.role == "root":
+                    cell = name
+                else:
+                    cell, server = tier.settings.cell.encode(), name
+        lines = b"x-request-id: %b\r\n" % self._arrival.id.encode("latin-1")  # as it came in
+        prefix = b"dlb" if self._peer else b"x-dlb"
+        if cell:
+            lines += b"%b-cell: %b\r\n" % (prefix, cell)
+        if server:
+            lines += b"%b-server: %b\r\n" % (prefix, server)
+        return lines

@@ -1,0 +1,152 @@
+"""One parsed request of a client or peer, and the checks an HTTP parser leaves to us."""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta, Struct
+
+from dlbctl.router.http1 import HOP_BY_HOP, PEER_PREFIX, Headers
+
+OF_INTEREST = frozenset({b"host", b"content-type", b"content-length", b"x-request-id", b"transfer-encoding", b"expect"})
+SET_ANEW = HOP_BY_HOP | {b"x-request-id", b"x-forwarded-for"}
+
+
+class Refusal(NamedTuple):
+    """Why a request is answered here with an error, and with which one."""
+
+    status: int
+    code: str
+    message: str
+
+
+class HttpLimits(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a client may send, and how long it may take over it. Bytes and seconds."""
+
+    header_bytes: Annotated[int, Meta(description="Largest request line and headers together.")] = 32 * 1024
+    header_fields: Annotated[int, Meta(description="Most header fields.")] = 100
+    body_bytes: Annotated[int, Meta(description="Largest request body.")] = 64 * 1024 * 1024
+    replay_bytes: Annotated[
+        int,
+        Meta(description="Largest request body that is kept for a second attempt at another target."),
+    ] = 1024 * 1024
+    header_timeout_s: Annotated[
+        float,
+        Meta(description="Limit on a request's line and headers, from its first byte or the connection's start."),
+    ] = 10.0
+    body_timeout_s: Annotated[float, Meta(description="Longest silence within a request body.")] = 60.0
+    keep_alive_s: Annotated[float, Meta(description="How long a connection may stay idle between requests.")] = 75.0
+
+
+class Request:
+    """The head as it came in, header names in lower case; the body once it is whole.
+
+    received_s: when it was whole. refusal: set when the request must not be forwarded.
+    The defaults stand here and not in an initialiser: most of them are never changed.
+    """
+
+    method = b""
+    url = b""
+    version = "1.1"
+    body = b""
+    size = 0  # of the body so far
+    keep_alive = True
+    content_length = 0
+    content_type = b""
+    chunked = False
+    expect_continue = False
+    id = b""
+    received_s = 0.0
+    refusal: Refusal | None = None
+
+    def __init__(self) -> None:
+        self.headers: Headers = []
+
+    def __repr__(self) -> str:
+        return f"<Request {self.method.decode()} {self.path.decode('latin-1')} {len(self.headers)} headers>"
+
+    @property
+    def path(self) -> bytes:
+        """The URL without its query."""
+        return self.url.partition(b"?")[0]
+
+    def header(self, name: bytes) -> bytes:
+        """A header's value, empty when it is absent."""
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return b""
+
+    def read_head(self, limits: HttpLimits) -> Refusal | None:
+        """Pick out what this hop needs to know; what is wrong that llhttp lets through, or None."""
+        if not self.url.startswith(b"/"):
+            self.url = _origin_form(self.url)
+        hosts = 0
+        codings = []
+        for name, value in self.headers:
+            if name not in OF_INTEREST:
+                continue
+            if name == b"host":
+                hosts += 1
+            elif name == b"content-type":
+                self.content_type = value.lower()
+            elif name == b"content-length":
+                self.content_length = int(value)  # the parser has seen to it that it is a number
+            elif name == b"x-request-id":
+                self.id = value
+            elif name == b"transfer-encoding":
+                codings.append(value.strip().lower())
+            elif name == b"expect":
+                self.expect_continue = value.lower() == b"100-continue"
+        self.chunked = bool(codings)
+        if hosts > 1 or (hosts == 0 and self.version == "1.1"):
+            return Refusal(400, "bad_host", "a request needs exactly one Host header")
+        if self.method == b"CONNECT":
+            return Refusal(405, "method_not_allowed", "CONNECT is not offered here")
+        if codings and codings != [b"chunked"]:
+            return Refusal(400, "bad_transfer_encoding", "the only transfer coding understood is chunked")
+        if len(self.headers) > limits.header_fields:
+            return Refusal(431, "headers_too_large", f"more than {limits.header_fields} header fields")
+        if self.content_length > limits.body_bytes:
+            return self.too_large(limits)
+        return None
+
+    def check_head_size(self, limits: HttpLimits) -> Refusal | None:
+        """Refuse a head that is larger than we take; asked only when so much came that it may be."""
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        return self.head_too_large(limits) if size > limits.header_bytes else None
+
+    @staticmethod
+    def head_too_large(limits: HttpLimits) -> Refusal:
+        """The head is larger than we take."""
+        return Refusal(431, "headers_too_large", f"the head is larger than {limits.header_bytes} bytes")
+
+    @staticmethod
+    def too_large(limits: HttpLimits) -> Refusal:
+        """The body is larger than we take."""
+        return Refusal(413, "body_too_large", f"the body is larger than {limits.body_bytes} bytes")
+
+    def forwarded_headers(self, client: bytes) -> bytes:
+        """The headers that travel on, as header lines; x-forwarded-for gains the client's address."""
+        lines = []
+        forwarded = []
+        for name, value in self.headers:
+            if name in SET_ANEW or name.startswith(PEER_PREFIX):
+                if name == b"x-forwarded-for":
+                    forwarded.append(value)
+                continue
+            lines.append(b"%b: %b\r\n" % (name, value))
+        if client:
+            forwarded.append(client)
+        if forwarded:
+            lines.append(b"x-forwarded-for: %b\r\n" % b", ".join(forwarded))
+        return b"".join(lines)
+
+
+def _origin_form(url: bytes) -> bytes:
+    """`http://host/path` as `/path`: a server has to take both (RFC 9112 section 3.2.2)."""
+    scheme, separator, rest = url.partition(b"://")
+    if scheme.lower() not in {b"http", b"https"} or not separator:
+        return url
+    _, slash, path = rest.partition(b"/")
+    return slash + path if slash else b"/"

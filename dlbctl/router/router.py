@@ -1,0 +1,161 @@
+"""One running router: its tiers, its upstream connections, its clock and timers. No singletons: tests make many."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from dlbctl.core.events import Arrival
+from dlbctl.router.facts import BadBodyError, read_facts
+from dlbctl.router.http1 import error_body
+from dlbctl.router.relay import CAN_HAVE_BODY, Relay
+from dlbctl.router.upstream import Address, Pool
+from dlbctl.router.wheel import Wheel
+
+if TYPE_CHECKING:
+    from dlbctl.core.exchange import Exchange
+    from dlbctl.core.tier import Tier
+    from dlbctl.router.downstream import Downstream
+    from dlbctl.router.request import Request
+
+MAX_ID_BYTES = 128
+
+
+class Router:
+    """What relays share. tier: the one requests enter. local: leaf tiers of this process, by pseudo-address.
+
+    token: shown to peers that are asked, and asked of peers that come; empty without one.
+    """
+
+    def __init__(
+        self, tier: Tier, local: dict[str, Tier], loop: asyncio.AbstractEventLoop, *, token: bytes = b""
+    ) -> None:
+        self.tier = tier
+        self.local = local
+        self.token = token
+        self.loop = loop
+        self.clock = time.monotonic
+        self.wheel = Wheel(loop, self.clock)
+        self.ready = True
+        self._pools: dict[str, Pool] = {}
+        self._requests = 0
+
+    def __repr__(self) -> str:
+        return f"<Router {self.tier!r}>"
+
+    def pool(self, address: str) -> Pool:
+        """The connections to an address."""
+        pool = self._pools.get(address)
+        if pool is None:
+            pool = self._pools[address] = Pool(self.loop, Address(address))
+        return pool
+
+    def close(self) -> None:
+        """Let go of every idle connection and timer."""
+        self.wheel.stop()
+        for pool in self._pools.values():
+            pool.close()
+
+    def unready(self) -> None:
+        """Say no at /readyz from now on; requests are still served."""
+        self.ready = False
+
+    def routable(self) -> bool:
+        """Whether a request could be served now."""
+        return self.ready and self.tier.routable()
+
+    # -- work beside requests ------------------------------------------------------------------------------
+
+    async def keep_time(self) -> None:
+        """Fire the tiers' timers, until cancelled."""
+        tiers = [self.tier, *self.local.values()]
+        while True:
+            next_s = min(tier.timer_fired(self.clock()).at_s for tier in tiers)
+            await asyncio.sleep(max(0.0, next_s - self.clock()))
+
+    async def report_local(self, interval_s: float) -> None:
+        """Report the leaves of this process to its root tier, as often as remote ones would, until cancelled."""
+        while True:
+            now_s = self.clock()
+            for address, leaf in self.local.items():
+                self.tier.state_reported(now_s, leaf.settings.cell, address, leaf.report(now_s), 0.0)
+            await asyncio.sleep(interval_s)
+
+    def peer_get(self, address: Address, path: str) -> bytes:
+        """A GET of ours to a peer."""
+        token = b"dlb-token: %b\r\n" % self.token if self.token else b""
+        return b"GET %b HTTP/1.1\r\nhost: %b\r\n%b\r\n" % (path.encode(), address.authority, token)
+
+    # -- a request ---------------------------------------------------------------------------------------
+
+    def relay(self, downstream: Downstream, request: Request, *, peer: bool) -> None:
+        """Route a whole request. peer: it comes from a root that has shown itself to be one."""
+        try:
+            arrival = self._arrival(request, peer=peer)
+        except BadBodyError as error:
+            downstream.reply(request, 400, error_body(400, "invalid_body", str(error)))
+            return
+        Relay(self, downstream, request, arrival, peer=peer).start()
+
+    def _arrival(self, request: Request, *, peer: bool) -> Arrival:
+        identity = request.id.decode("latin-1") if 0 < len(request.id) <= MAX_ID_BYTES else self._new_id()
+        endpoint = request.header(b"dlb-endpoint") if peer else b""
+        if endpoint:
+            return Arrival(
+                identity,
+                endpoint.decode("utf-8", "replace"),
+                len(request.body),
+                _number(request.header(b"dlb-tokens")),
+                int(_number(request.header(b"dlb-output-tokens"))),
+                request.header(b"dlb-root").decode("latin-1"),
+            )
+        facts = read_facts(request.body, request.content_type)
+        model = facts.model or self._only_endpoint()
+        return Arrival(identity, model, len(request.body), 0.0, facts.max_output_tokens)
+
+    def _only_endpoint(self) -> str:
+        """A request without a model (an engine's native path) goes to the only endpoint there is."""
+        names = self.tier.models() or list(self.tier.endpoints)
+        if len(names) == 1:
+            return names[0]
+        raise BadBodyError(f"the request names no model; `model` may be one of: {', '.join(names) or 'none'}")
+
+    def _new_id(self) -> str:
+        # Ids need to be unique, not unguessable; uuid4 reads the system's entropy for each one.
+        self._requests += 1
+        return f"{self.tier.boot}-{self._requests:x}"
+
+    def head_for(
+        self, address: Address, request: Request, exchange: Exchange, client: bytes, *, to_leaf: bool
+    ) -> bytes:
+        """The head of the request as this hop sends it on; a leaf is told what this root already knows."""
+        arrival = exchange.arrival
+        lines = [
+            b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (request.method, request.url, address.authority),
+            request.forwarded_headers(client),
+            b"x-request-id: %b\r\n" % arrival.id.encode("latin-1"),
+        ]
+        if request.body or request.method in CAN_HAVE_BODY:
+            lines.append(b"content-length: %d\r\n" % len(request.body))
+        if to_leaf:
+            lines.append(
+                b"dlb-endpoint: %b\r\ndlb-tokens: %d\r\ndlb-output-tokens: %d\r\ndlb-root: %b\r\n"
+                % (
+                    arrival.endpoint.encode(),
+                    exchange.prompt_tokens,
+                    exchange.output_tokens,
+                    self.tier.boot.encode(),
+                )
+            )
+            if self.token:
+                lines.append(b"dlb-token: %b\r\n" % self.token)
+        lines.append(b"\r\n")
+        return b"".join(lines)
+
+
+def _number(text: bytes) -> float:
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        return 0.0

@@ -1,0 +1,253 @@
+"""Connections to servers and leaves: a pool per address, one answer at a time on each connection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from typing import Protocol, cast
+from urllib.parse import urlsplit
+
+import httptools
+
+from dlbctl.core.errors import ConfigError
+from dlbctl.core.events import Failure
+from dlbctl.router.http1 import Headers
+
+IDLE_PER_ADDRESS = 256
+
+_LOG = logging.getLogger(__name__)
+
+
+class Answered(Protocol):
+    """Who waits for an answer on an upstream connection."""
+
+    def connected(self, upstream: Upstream) -> None:
+        """A new connection is ready."""
+
+    def head(self, status: int, reason: bytes, headers: Headers, *, sized: bool, bodiless: bool) -> None:
+        """The answer's head. sized: it says how long its body is."""
+
+    def body(self, pieces: list[bytes]) -> None:
+        """More of the body."""
+
+    def complete(self) -> None:
+        """The answer is whole."""
+
+    def flush(self) -> None:
+        """All that one read brought has been handed over."""
+
+    def lost(self, failure: Failure) -> None:
+        """The attempt ended before the answer was whole."""
+
+
+class Address:
+    """Where a server listens. ConfigError for a URL that is not http(s)://host[:port]."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in {"http", "https"} or not parts.hostname or port == -1 or parts.path not in {"", "/"}:
+            raise ConfigError(f"{url!r} is not an address of a server", hint="write http://host:port")
+        self.url = f"{parts.scheme}://{parts.netloc}"
+        self.host = parts.hostname
+        self.port = port or (443 if parts.scheme == "https" else 80)
+        self.tls = parts.scheme == "https"
+        self.authority = parts.netloc.rpartition("@")[2].encode()
+
+    def __repr__(self) -> str:
+        return f"<Address {self.url}>"
+
+
+class Pool:
+    """Idle connections to one address, the last used first, and the making of new ones."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, address: Address) -> None:
+        self.address = address
+        self.idle: list[Upstream] = []
+        self.open: set[Upstream] = set()
+        self._loop = loop
+        self._tls = ssl.create_default_context() if address.tls else None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        return f"<Pool {self.address.url} {len(self.idle)} idle of {len(self.open)}>"
+
+    def take(self) -> Upstream | None:
+        """An idle connection, if there is one."""
+        while self.idle:
+            upstream = self.idle.pop()
+            if not upstream.transport.is_closing():
+                return upstream
+        return None
+
+    def connect(self, waiting: Answered) -> asyncio.Task[None]:
+        """Make a connection; cancel the task to give up."""
+        task = self._loop.create_task(self._connect(waiting))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def close(self) -> None:
+        """Close what is idle; connections in use end with their answer."""
+        for upstream in self.idle:
+            upstream.abort()
+        self.idle.clear()
+
+    async def _connect(self, waiting: Answered) -> None:
+        address = self.address
+        try:
+            _, upstream = await self._loop.create_connection(
+                lambda: Upstream(self), address.host, address.port, ssl=self._tls
+            )
+        except OSError:  # refused, unreachable, unknown name, TLS
+            waiting.lost(Failure.REFUSED)
+        else:
+            waiting.connected(upstream)
+
+
+class Upstream(asyncio.Protocol):
+    """One connection to a server."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.waiting: Answered | None = None
+        self.transport: asyncio.Transport
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers: Headers = []
+        self._reason = b""
+        self._pieces: list[bytes] = []
+        self._status = 0
+        self._begun = False  # the head of the answer has been handed over
+        self._to_eof = False  # the body ends with the connection
+        self._head_request = False
+        self._complete = False
+        self._reusable = False
+
+    def __repr__(self) -> str:
+        return f"<Upstream {self.pool.address.url} {'busy' if self.waiting else 'idle'}>"
+
+    def ask(self, waiting: Answered, data: bytes, body: bytes, *, head_request: bool) -> None:
+        """Send a request; the answer goes to `waiting`."""
+        self.waiting = waiting
+        self._headers = []
+        self._reason = b""
+        self._begun = self._to_eof = self._complete = self._reusable = False
+        self._head_request = head_request
+        if len(body) < 16_384:
+            self.transport.write(data + body)
+        else:
+            self.transport.write(data)
+            self.transport.write(body)
+
+    def abort(self) -> None:
+        """Drop the connection; whoever waits for it has lost interest."""
+        self.waiting = None
+        self.transport.abort()
+
+    def pause(self) -> None:
+        """Stop reading: the client is behind."""
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    # -- the transport's side ----------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Connected."""
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses
+        self.pool.open.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The server closed or died, or we aborted."""
+        self.pool.open.discard(self)
+        waiting, self.waiting = self.waiting, None
+        if waiting is None:
+            if self in self.pool.idle:
+                self.pool.idle.remove(self)
+        elif self._to_eof and exc is None:
+            waiting.complete()
+            waiting.flush()
+        else:
+            waiting.lost(Failure.CLOSED)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of an answer."""
+        waiting = self.waiting
+        if waiting is None:
+            self.transport.abort()  # an answer nobody asked for: this connection is out of step
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if isinstance(error, httptools.HttpParserCallbackError):
+                _LOG.exception("a fault of our own while reading an answer on %r", self)
+            if not self._complete:
+                self.abort()
+                waiting.lost(Failure.PROTOCOL)
+                return
+        if self.waiting is not waiting:
+            return  # given up from within a callback
+        if self._pieces:
+            pieces, self._pieces = self._pieces, []
+            waiting.body(pieces)
+        if self._complete:
+            self._release(waiting)
+        waiting.flush()
+
+    # -- the parser's side -------------------------------------------------------------------------------
+
+    def on_status(self, reason: bytes) -> None:
+        """A piece of the reason phrase."""
+        self._reason += reason
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A whole header line."""
+        if not self._begun:  # afterwards they are trailers
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """The head is whole."""
+        status = self._parser.get_status_code()
+        if status < 200 or self.waiting is None:
+            return  # interim: the answer itself is still to come
+        self._status = status
+        self._begun = True
+        names = [name for name, _ in self._headers]
+        coded = b"transfer-encoding" in names
+        sized = b"content-length" in names and not coded
+        bodiless = self._head_request or status in {204, 304}
+        self._to_eof = not (sized or bodiless or coded)
+        self.waiting.head(status, self._reason, self._headers, sized=sized, bodiless=bodiless)
+        if self._head_request:
+            self._complete = True
+
+    def on_body(self, piece: bytes) -> None:
+        """A piece of the body."""
+        self._pieces.append(piece)
+
+    def on_message_complete(self) -> None:
+        """An answer is whole, or an interim one has passed."""
+        if self._begun:
+            self._complete = True
+            self._reusable = self._parser.should_keep_alive()  # only known before the next answer begins
+        else:
+            self._headers = []
+            self._reason = b""
+
+    # -- inside ------------------------------------------------------------------------------------------
+
+    def _release(self, waiting: Answered) -> None:
+        self.waiting = None
+        if self._reusable and not self.transport.is_closing() and len(self.pool.idle) < IDLE_PER_ADDRESS:
+            self.pool.idle.append(self)
+        else:
+            self.transport.close()
+        waiting.complete()

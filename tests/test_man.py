@@ -21,7 +21,7 @@ from dlbctl import cli
 from dlbctl.core import errors
 from dlbctl.core.policy import COSTS, MECHANISMS
 from dlbctl.core.settings import EndpointSettings, Limits, Timeouts
-from dlbctl.fleet.settings import load_fleet
+from dlbctl.fleet.settings import FleetSettings, Override, Region, load_fleet
 from dlbctl.router import config
 from dlbctl.router.request import HttpLimits
 
@@ -29,6 +29,7 @@ TREE = Path(__file__).parent.parent
 MAN = TREE / "man"
 SECTIONS = [config.RootSection, config.LeafSection, config.CellSection, config.ServerSection]
 SECTIONS += [EndpointSettings, Limits, Timeouts, HttpLimits, config.RootFile, config.LeafFile]
+SECTIONS += [FleetSettings, Region, Override]
 # Set by `up` for the processes it starts; nobody else sets it.
 INTERNAL_VARIABLES = {"DLBCTL_LIFELINE"}
 # Pages carry a version and no date: a date would change when nothing else does.

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from dlbctl import __version__
-from dlbctl.commands import check, inspect, leaf, policy, root
+from dlbctl.commands import check, engine, inspect, leaf, policy, replay, root
 from dlbctl.commands.output import complain
 from dlbctl.core.errors import DlbctlError
 
@@ -38,6 +38,8 @@ def _options(
 
 app.command("root")(root.root)
 app.command("leaf")(leaf.leaf)
+app.command("engine")(engine.engine)
+app.command("replay")(replay.replay)
 app.add_typer(inspect.app, name="inspect")
 app.add_typer(policy.app, name="policy")
 app.command("check")(check.check)

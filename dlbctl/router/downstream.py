@@ -65,6 +65,9 @@ class Downstream(asyncio.Protocol):
         self._reading = False  # a request has begun to arrive and is not whole
         self._in_head = False
         self._head_bytes = 0
+        self._read_bytes = 0  # by the last read
+        self._began = False  # a request has begun within the last read
+        self._ended = False  # a request has ended within the last read
         self._upgrading = False
         self._deaf = False  # what still arrives is of no interest
         self._keep_alive = True
@@ -111,27 +114,38 @@ class Downstream(asyncio.Protocol):
             if self._pipelined > PIPELINE_BYTES:
                 self.transport.abort()
                 return
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._ignore_upgrade(data[upgrade.args[0] :])
-        except httptools.HttpParserCallbackError:
-            _LOG.exception("a fault of our own while reading a request from %r", self)
-            self.transport.abort()
-        except httptools.HttpParserError as error:
-            self._refuse(Refusal(400, "bad_request", f"not a valid HTTP/1.1 request: {error}"))
+        self._began = self._ended = False
+        self._read_bytes = len(data)
+        self._parse(data)
         if self._reading:
-            self._read_on(len(data))
+            self._read_on()
 
-    def _read_on(self, size: int) -> None:
+    def _parse(self, data: bytes) -> None:
+        # A loop: every upgrade that is not made needs another parser for what follows it.
+        todo: list[bytes | memoryview] = [data]
+        while todo and not self._deaf:
+            piece = todo.pop()
+            try:
+                self._parser.feed_data(piece)
+            except httptools.HttpParserUpgrade as upgrade:
+                rest = memoryview(piece)[upgrade.args[0] :]
+                todo += [rest, self._ignore_upgrade()] if rest else [self._ignore_upgrade()]
+            except httptools.HttpParserCallbackError:
+                _LOG.exception("a fault of our own while reading a request from %r", self)
+                self.transport.abort()
+            except httptools.HttpParserError as error:
+                self._refuse(Refusal(400, "bad_request", f"not a valid HTTP/1.1 request: {error}"))
+
+    def _read_on(self) -> None:
         """A request has arrived in part: bound its head in size, and head and body in time."""
         limits = self.listener.limits
         if self._in_head:
-            if self._head_bytes == 0 and self.responder is None:
+            if self._began and self.responder is None:
                 self._watch(limits.header_timeout_s)  # once: a byte a second buys no more time
-            self._head_bytes += size
+            if not self._ended:  # else most of what was read may be of the request before
+                self._head_bytes += self._read_bytes
             if self._head_bytes > limits.header_bytes:
-                self._refuse(Refusal(431, "headers_too_large", f"the head is larger than {limits.header_bytes} bytes"))
+                self._refuse(Request.head_too_large(limits))
         elif self.responder is None:
             self._watch(limits.body_timeout_s)
 
@@ -166,11 +180,11 @@ class Downstream(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
-        if self._upgrading:
+        if self._upgrading or self._deaf:
             return
         self._request = Request()
         self._body = []
-        self._reading = self._in_head = True
+        self._reading = self._in_head = self._began = True
         self._head_bytes = 0
 
     def on_url(self, url: bytes) -> None:
@@ -192,11 +206,14 @@ class Downstream(asyncio.Protocol):
         request.method = parser.get_method()
         request.version = parser.get_http_version()
         request.keep_alive = parser.should_keep_alive()
-        fault = request.read_head(self.listener.limits)
+        limits = self.listener.limits
+        fault = request.read_head(limits)
+        if self._head_bytes + self._read_bytes > limits.header_bytes:
+            fault = fault or request.check_head_size(limits)
         if fault is not None:
             self._refuse(fault)
-        elif request.expect_continue and self.responder is None:
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        elif request.expect_continue and self.responder is None and not self._waiting:
+            self._continue()
 
     def on_body(self, piece: bytes) -> None:
         """A piece of the body."""
@@ -220,6 +237,7 @@ class Downstream(asyncio.Protocol):
         request.body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._body = []
         self._reading = False
+        self._ended = True
         self._accept(request)
 
     # -- inside ------------------------------------------------------------------------------------------
@@ -231,25 +249,29 @@ class Downstream(asyncio.Protocol):
         else:
             self.deadline_s = deadline_s
 
-    def _ignore_upgrade(self, rest: bytes) -> None:
-        """Go on as if no upgrade had been asked for: a fresh parser reads the body the old one would not."""
-        if self._deaf:
-            return
+    def _ignore_upgrade(self) -> bytes:
+        """Go on as if no upgrade had been asked for: a fresh parser, and the head it has to be fed first."""
         request = self._request
         self._parser = httptools.HttpRequestParser(self)
         framing = b"content-length: %d" % request.content_length
         if request.chunked:
             framing = b"transfer-encoding: chunked"
         connection = b"keep-alive" if request.keep_alive else b"close"
-        head = b"%b / HTTP/1.1\r\nconnection: %b\r\n%b\r\n\r\n" % (request.method, connection, framing)
-        self._parser.feed_data(head)
-        self.data_received(rest)
+        return b"%b / HTTP/1.1\r\nconnection: %b\r\n%b\r\n\r\n" % (request.method, connection, framing)
+
+    def _continue(self) -> None:
+        """Ask for the body of a client that waits to be asked."""
+        self._request.expect_continue = False
+        self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answer with an error after what is being answered, and listen no more."""
         if self._deaf:
             return
         self._deaf = True
+        if not self._reading:  # what is wrong stands where a request should have begun
+            self._request = Request()
+            self._reading = True
         self._request.refusal = refusal
         self._request.keep_alive = False
         self._accept(self._request)
@@ -307,6 +329,8 @@ class Downstream(asyncio.Protocol):
         self._pipelined = 0
         limits = self.listener.limits
         self._watch(limits.body_timeout_s if self._reading else limits.keep_alive_s)
+        if self._reading and not self._in_head and self._request.expect_continue:
+            self._continue()
 
     def cut(self, *, framed: bool) -> None:
         """End an answer that will never be whole. Where its framing does not show that, a reset has to."""

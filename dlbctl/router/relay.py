@@ -303,7 +303,7 @@ class Relay:
                     cell = name
                 else:
                     cell, server = tier.settings.cell.encode(), name
-        lines = b"x-request-id: %b\r\n" % self._arrival.id.encode()
+        lines = b"x-request-id: %b\r\n" % self._arrival.id.encode("latin-1")  # as it came in
         prefix = b"dlb" if self._peer else b"x-dlb"
         if cell:
             lines += b"%b-cell: %b\r\n" % (prefix, cell)

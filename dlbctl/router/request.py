@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from dlbctl.router.http1 import HOP_BY_HOP, PEER_PREFIX, Headers
 
@@ -23,13 +23,19 @@ class Refusal(NamedTuple):
 class HttpLimits(Struct, frozen=True, forbid_unknown_fields=True):
     """What a client may send, and how long it may take over it. Bytes and seconds."""
 
-    header_bytes: int = 32 * 1024
-    header_fields: int = 100
-    body_bytes: int = 64 * 1024 * 1024
-    replay_bytes: int = 1024 * 1024
-    header_timeout_s: float = 10.0
-    body_timeout_s: float = 60.0
-    keep_alive_s: float = 75.0
+    header_bytes: Annotated[int, Meta(description="Largest request line and headers together.")] = 32 * 1024
+    header_fields: Annotated[int, Meta(description="Most header fields.")] = 100
+    body_bytes: Annotated[int, Meta(description="Largest request body.")] = 64 * 1024 * 1024
+    replay_bytes: Annotated[
+        int,
+        Meta(description="Largest request body that is kept for a second attempt at another target."),
+    ] = 1024 * 1024
+    header_timeout_s: Annotated[
+        float,
+        Meta(description="Limit on a request's line and headers, from its first byte or the connection's start."),
+    ] = 10.0
+    body_timeout_s: Annotated[float, Meta(description="Longest silence within a request body.")] = 60.0
+    keep_alive_s: Annotated[float, Meta(description="How long a connection may stay idle between requests.")] = 75.0
 
 
 class Request:
@@ -73,6 +79,8 @@ class Request:
 
     def read_head(self, limits: HttpLimits) -> Refusal | None:
         """Pick out what this hop needs to know; what is wrong that llhttp lets through, or None."""
+        if not self.url.startswith(b"/"):
+            self.url = _origin_form(self.url)
         hosts = 0
         codings = []
         for name, value in self.headers:
@@ -83,7 +91,7 @@ class Request:
             elif name == b"content-type":
                 self.content_type = value.lower()
             elif name == b"content-length":
-                self.content_length = int(value) if value.isdigit() else 0
+                self.content_length = int(value)  # the parser has seen to it that it is a number
             elif name == b"x-request-id":
                 self.id = value
             elif name == b"transfer-encoding":
@@ -103,6 +111,16 @@ class Request:
             return self.too_large(limits)
         return None
 
+    def check_head_size(self, limits: HttpLimits) -> Refusal | None:
+        """Refuse a head that is larger than we take; asked only when so much came that it may be."""
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        return self.head_too_large(limits) if size > limits.header_bytes else None
+
+    @staticmethod
+    def head_too_large(limits: HttpLimits) -> Refusal:
+        """The head is larger than we take."""
+        return Refusal(431, "headers_too_large", f"the head is larger than {limits.header_bytes} bytes")
+
     @staticmethod
     def too_large(limits: HttpLimits) -> Refusal:
         """The body is larger than we take."""
@@ -111,13 +129,24 @@ class Request:
     def forwarded_headers(self, client: bytes) -> bytes:
         """The headers that travel on, as header lines; x-forwarded-for gains the client's address."""
         lines = []
-        forwarded = client
+        forwarded = []
         for name, value in self.headers:
             if name in SET_ANEW or name.startswith(PEER_PREFIX):
                 if name == b"x-forwarded-for":
-                    forwarded = value + b", " + client
+                    forwarded.append(value)
                 continue
             lines.append(b"%b: %b\r\n" % (name, value))
+        if client:
+            forwarded.append(client)
         if forwarded:
-            lines.append(b"x-forwarded-for: %b\r\n" % forwarded)
+            lines.append(b"x-forwarded-for: %b\r\n" % b", ".join(forwarded))
         return b"".join(lines)
+
+
+def _origin_form(url: bytes) -> bytes:
+    """`http://host/path` as `/path`: a server has to take both (RFC 9112 section 3.2.2)."""
+    scheme, separator, rest = url.partition(b"://")
+    if scheme.lower() not in {b"http", b"https"} or not separator:
+        return url
+    _, slash, path = rest.partition(b"/")
+    return slash + path if slash else b"/"

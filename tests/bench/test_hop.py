@@ -12,9 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # hop.py finds its parts beside itself, and so does this file
-
 from hopbench import report, traffic
 from hopbench.load import WrongAnswerError, drive
 from hopbench.measure import Figures

@@ -37,9 +37,7 @@ def command(*arguments: str) -> list[str]:
 
 @contextlib.contextmanager
 def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:
@@ -83,18 +81,14 @@ def test_consecutive_ports_are_used_and_a_taken_one_is_an_error() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        done = subprocess.run(
-            command("--port", str(port)), capture_output=True, text=True, timeout=20, check=False
-        )
+        done = subprocess.run(command("--port", str(port)), capture_output=True, text=True, timeout=20, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert f"dlbctl: error: cannot listen on 127.0.0.1:{port}" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_an_unknown_profile_is_a_configuration_error() -> None:
-    done = subprocess.run(
-        command("--profile", "l40"), capture_output=True, text=True, timeout=20, check=False
-    )
+    done = subprocess.run(command("--profile", "l40"), capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode == 3
     assert "no engine profile 'l40'" in done.stderr
 

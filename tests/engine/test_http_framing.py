@@ -62,9 +62,7 @@ def wired(handler: Echo | Silent) -> tuple[Connection, Wire]:
 
 
 POST = b"POST /a?q=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
-CHUNKED = (
-    b"POST /b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n3;e=1\r\ncde\r\n0\r\n\r\n"
-)
+CHUNKED = b"POST /b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n3;e=1\r\ncde\r\n0\r\n\r\n"
 
 
 @pytest.mark.parametrize(("request_bytes", "body"), [(POST, b"POST /a hello"), (CHUNKED, b"POST /b abcde")])
@@ -81,7 +79,7 @@ def test_a_pipeline_is_answered_in_order_however_long() -> None:
     async def scenario() -> None:
         connection, wire = wired(Echo())
         connection.data_received(b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % n for n in range(3000)))
-        while wire.written.count(b"HTTP/1.1 200 OK") < 3000:  # noqa: ASYNC110 - turns of the loop, no time
+        while wire.written.count(b"HTTP/1.1 200 OK") < 3000:
             await asyncio.sleep(0)
         bodies = [part.split(b"\r\n\r\n")[1] for part in wire.written.split(b"HTTP/1.1 200 OK")[1:]]
         assert bodies == [b"GET /%d " % n for n in range(3000)]
@@ -96,7 +94,7 @@ def test_a_pipelined_request_waits_for_the_answer_before_it() -> None:
         connection.data_received(POST + CHUNKED)
         (first,) = handler.exchanges
         first.reply(200, "text/plain", b"one")
-        while len(handler.exchanges) < 2:  # noqa: ASYNC110 - turns of the loop, no time
+        while len(handler.exchanges) < 2:
             await asyncio.sleep(0)
         handler.exchanges[1].reply(200, "text/plain", b"two")
         assert wire.written.index(b"one") < wire.written.index(b"two")
@@ -120,9 +118,7 @@ def test_whoever_leaves_is_reported_once_and_a_late_answer_goes_nowhere() -> Non
 
 def test_more_than_a_connection_may_hold_is_refused() -> None:
     connection, wire = wired(Silent())
-    connection.data_received(
-        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (2 * MAX_HELD_BYTES)
-    )
+    connection.data_received(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (2 * MAX_HELD_BYTES))
     piece = b"x" * (1 << 20)
     for _ in range(MAX_HELD_BYTES // len(piece)):
         assert not wire.closed
@@ -147,9 +143,7 @@ def test_nonsense_is_answered_400_and_closed() -> None:
 
 def test_expect_100_continue_is_answered_before_the_body() -> None:
     connection, wire = wired(Echo())
-    connection.data_received(
-        b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
-    )
+    connection.data_received(b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
     assert wire.written == b"HTTP/1.1 100 Continue\r\n\r\n"
     connection.data_received(b"ok")
     assert wire.written.endswith(b"POST / ok")

@@ -22,9 +22,7 @@ def test_one_token_a_word_whatever_the_white_space(words: list[str], space: str,
 
 @quick
 @given(WORDS, WORDS)
-def test_prompts_share_the_hashes_of_exactly_their_common_full_blocks(
-    one: list[str], other: list[str]
-) -> None:
+def test_prompts_share_the_hashes_of_exactly_their_common_full_blocks(one: list[str], other: list[str]) -> None:
     for shared in range(0, len(one), 7):
         left = prompt.from_text(" ".join(one), 8).block_hashes
         right = prompt.from_text(" ".join(one[:shared] + other), 8).block_hashes
@@ -69,6 +67,4 @@ def test_the_next_turn_of_a_chat_starts_with_the_turns_before() -> None:
 
 
 def _common(one: list[Any], other: list[Any]) -> int:
-    return next(
-        (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
-    )
+    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

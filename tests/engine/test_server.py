@@ -94,8 +94,7 @@ def test_a_limit_caps_a_drawn_length_and_the_seed_fixes_it(running: Running) -> 
     async def lengths(seed: int) -> list[tuple[int, str]]:
         async with running(seed=seed) as live:
             answers = [
-                (await live.client.post("/v1/chat/completions", json=chat(max_tokens=20))).json()
-                for _ in range(20)
+                (await live.client.post("/v1/chat/completions", json=chat(max_tokens=20))).json() for _ in range(20)
             ]
         return [(a["usage"]["completion_tokens"], a["choices"][0]["finish_reason"]) for a in answers]
 
@@ -161,9 +160,7 @@ def test_a_full_queue_answers_503_with_retry_after_and_the_others_are_served(run
     async def scenario() -> None:
         async with running(queue_limit=2) as live:
             body = chat(max_tokens=50, ignore_eos=True)
-            answers = await asyncio.gather(
-                *(live.client.post("/v1/chat/completions", json=body) for _ in range(10))
-            )
+            answers = await asyncio.gather(*(live.client.post("/v1/chat/completions", json=body) for _ in range(10)))
             refused = [answer for answer in answers if answer.status_code == 503]
             assert len(refused) == 10 - 4 - 2
             assert all(answer.headers["retry-after"] == "1" for answer in refused)
@@ -272,7 +269,7 @@ def test_a_slow_reader_costs_no_memory_and_still_gets_every_token(running: Runni
             body = json.dumps(chat(max_tokens=tokens, ignore_eos=True, stream=True)).encode()
             writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n")
             writer.write(b"content-length: %d\r\n\r\n%b" % (len(body), body))
-            while not live.server.metrics.finished:  # noqa: ASYNC110 - turns of the loop, no time
+            while not live.server.metrics.finished:
                 await asyncio.sleep(0)
             (held,) = [one for one in live.server._connections if one._current is not None]
             assert held._transport.get_write_buffer_size() < 200_000

@@ -25,9 +25,7 @@ def poisson(rate_rps: float, duration_s: float = 300.0) -> list[Arrival]:
 
 
 def test_latency_is_flat_at_first_and_linear_once_the_batch_is_full() -> None:
-    one, two, full, double, triple = (
-        steady_state(L40S, load, 1000, 100).latency_s for load in (1, 2, 64, 128, 192)
-    )
+    one, two, full, double, triple = (steady_state(L40S, load, 1000, 100).latency_s for load in (1, 2, 64, 128, 192))
     assert two / one < 1.15
     assert double / full == pytest.approx(2, rel=0.05)
     assert triple - double == pytest.approx(double - full, rel=0.05)

@@ -14,9 +14,7 @@ import xllamacpp
 def main() -> None:
     """Serve until SIGTERM or SIGINT."""
     model, alias, port = sys.argv[1:]
-    signal.pthread_sigmask(
-        signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT}
-    )  # the server's threads inherit it
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})  # the server's threads inherit it
     server = xllamacpp.Server(_parameters(model, alias, int(port)))
     print(f"listening {server.listening_address}", flush=True)
     signal.sigwait({signal.SIGTERM, signal.SIGINT})

@@ -58,9 +58,7 @@ def test_chat_stream_brings_a_chunk_for_each_token_and_usage_last(client: OpenAI
         model=MODEL, messages=MESSAGES, max_tokens=50, stream=True, stream_options={"include_usage": True}
     ) as stream:
         chunks = list(stream)
-    pieces = [
-        chunk.choices[0].delta.content for chunk in chunks if chunk.choices and chunk.choices[0].delta.content
-    ]
+    pieces = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices and chunk.choices[0].delta.content]
     assert len(pieces) == 50
     assert [chunk.usage is not None for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
     assert chunks[-1].usage is not None
@@ -101,9 +99,7 @@ def test_async_client_runs_whole_and_streamed_answers_side_by_side(front: str) -
 
 
 def test_leaving_a_stream_frees_the_slot_within_a_second(client: OpenAI, llama: Llama) -> None:
-    with client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, max_tokens=LONG, stream=True
-    ) as stream:
+    with client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=LONG, stream=True) as stream:
         next(iter(stream))
         assert llama.requests_processing() == 1
     eventually(lambda: _is_idle(llama), within_s=1)
@@ -112,9 +108,7 @@ def test_leaving_a_stream_frees_the_slot_within_a_second(client: OpenAI, llama: 
 def test_cancelling_an_async_stream_frees_the_slot_within_a_second(front: str, llama: Llama) -> None:
     async def read(started: asyncio.Event) -> None:
         async with _async_client(front) as client:
-            async for _ in await client.completions.create(
-                model=MODEL, prompt=PROMPT, max_tokens=LONG, stream=True
-            ):
+            async for _ in await client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=LONG, stream=True):
                 started.set()
 
     async def run() -> None:
@@ -157,9 +151,7 @@ class TestEngineThatDies:
             yield server
 
     @pytest.fixture
-    def front_of_mortal(
-        self, request: pytest.FixtureRequest, mortal: Llama, tmp_path: Path
-    ) -> Iterator[Root]:
+    def front_of_mortal(self, request: pytest.FixtureRequest, mortal: Llama, tmp_path: Path) -> Iterator[Root]:
         with Root(tmp_path, server=mortal.url, model=MODEL) as process:
             yield process
 

@@ -26,9 +26,7 @@ def write_tiny_gguf(path: Path) -> None:
     """Write the model; the same bytes every time."""
     writer = gguf.GGUFWriter(str(path), "llama")
     _add_shape(writer)
-    tokens = (
-        _SPECIAL + [_spelling(byte) for byte in range(256)] + [merge.replace(" ", "") for merge in _MERGES]
-    )
+    tokens = _SPECIAL + [_spelling(byte) for byte in range(256)] + [merge.replace(" ", "") for merge in _MERGES]
     _add_vocabulary(writer, tokens)
     _add_weights(writer, [_is_printable(token) for token in tokens])
     writer.write_header_to_file()

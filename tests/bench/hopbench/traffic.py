@@ -60,8 +60,7 @@ _COMPLETION = (
 )
 _CHUNK = b'data: {"id":"%b","object":"chat.completion.chunk","created":1700000000,"model":"bench",'
 _CONTENT = (
-    _CHUNK
-    + b'"choices":[{"index":0,"delta":{"content":" token%02d"},"logprobs":null,"finish_reason":null}]}\n\n'
+    _CHUNK + b'"choices":[{"index":0,"delta":{"content":" token%02d"},"logprobs":null,"finish_reason":null}]}\n\n'
 )
 _LAST = _CHUNK + b'"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],' + _USAGE + b"}\n\n"
 

@@ -211,13 +211,15 @@ class Relay:
 
     def lost(self, failure: Failure) -> None:
         """The attempt ended before the answer was whole."""
+        # A server that began to answer has seen the request, on whatever connection.
+        reused = self._reused and self._upstream is not None and not self._upstream.heard
         self._connecting = None
         self._upstream = None
         self.flush()
         self._failure = failure
         tier, exchange = self._hops[-1]
         now_s = self._router.clock()
-        self._do(tier, tier.attempt_failed(now_s, exchange, failure, self._written, self._answered, self._reused))
+        self._do(tier, tier.attempt_failed(now_s, exchange, failure, self._written, self._answered, reused))
 
     # -- the client's side (Responder) -------------------------------------------------------------------
 

@@ -99,12 +99,15 @@ class Pool:
 
     async def _connect(self, waiting: Answered) -> None:
         address = self.address
+        upstream = Upstream(self)
         try:
-            _, upstream = await self._loop.create_connection(
-                lambda: Upstream(self), address.host, address.port, ssl=self._tls
-            )
+            await self._loop.create_connection(lambda: upstream, address.host, address.port, ssl=self._tls)
         except OSError:  # refused, unreachable, unknown name, TLS
             waiting.lost(Failure.REFUSED)
+        except asyncio.CancelledError:
+            # Made and not yet handed over: uvloop closes such a transport without telling its protocol.
+            self.open.discard(upstream)
+            raise
         else:
             waiting.connected(upstream)
 

@@ -50,6 +50,8 @@ class Connection:
         return heard
 
     async def send(self, data: bytes) -> None:
+        if self.writer.transport.is_closing():
+            raise ConnectionResetError  # uvloop would raise a RuntimeError
         self.writer.write(data)
         await self.writer.drain()
 

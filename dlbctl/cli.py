@@ -7,7 +7,7 @@ import sys
 import typer
 
 from dlbctl import __version__
-from dlbctl.commands import leaf, root
+from dlbctl.commands import check, engine, inspect, leaf, policy, replay, root, up
 from dlbctl.commands.output import complain
 from dlbctl.core.errors import DlbctlError
 
@@ -36,8 +36,14 @@ def _options(
     """Options of `dlbctl` itself."""
 
 
+app.command("up")(up.up)
 app.command("root")(root.root)
 app.command("leaf")(leaf.leaf)
+app.command("engine")(engine.engine)
+app.command("replay")(replay.replay)
+app.add_typer(inspect.app, name="inspect")
+app.add_typer(policy.app, name="policy")
+app.command("check")(check.check)
 
 
 def main() -> None:

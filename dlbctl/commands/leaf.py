@@ -17,7 +17,9 @@ def leaf(
     """Run a leaf router: takes a cell's requests from roots and chooses an inference server for each."""
     import os
 
+    from dlbctl.fleet.lifeline import watch_lifeline
     from dlbctl.router.config import LeafFile, find, load
     from dlbctl.router.run import run_leaf
 
+    watch_lifeline()
     run_leaf(load(find("leaf", config), LeafFile, os.environ), announce)

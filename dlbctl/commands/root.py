@@ -17,7 +17,9 @@ def root(
     """Run a root router: takes client requests and chooses a cell for each."""
     import os
 
+    from dlbctl.fleet.lifeline import watch_lifeline
     from dlbctl.router.config import RootFile, find, load
     from dlbctl.router.run import run_root
 
+    watch_lifeline()
     run_root(load(find("root", config), RootFile, os.environ), announce)

@@ -34,9 +34,8 @@ class Endpoint:
     routable candidate can tell it (costs in different units must not be compared).
     """
 
-    def __init__(self, settings: EndpointSettings, default_policy: str, root: str, *, configured: bool) -> None:
+    def __init__(self, settings: EndpointSettings, default_policy: str, *, configured: bool) -> None:
         self.name = settings.name
-        self.configured = configured
         self.in_flight = 0
         self.rif = 0
         self.candidates: dict[str, Candidate] = {}
@@ -46,16 +45,16 @@ class Endpoint:
         self.tokens_per_byte = Average(FIRST_TOKENS_PER_BYTE, LEARNING_WEIGHT)
         self.output_tokens = Average(FIRST_OUTPUT_TOKENS, LEARNING_WEIGHT)
         self.received: dict[str, int] = {}
-        self._root = root
         self._default_policy = default_policy
         self.override: Policy | None = None
-        self.configure(settings)
+        self.configure(settings, configured=configured)
 
     def __repr__(self) -> str:
         return f"<Endpoint {self.name} {self.policy}, {len(self.routable)} routable, {self.in_flight} in flight>"
 
-    def configure(self, settings: EndpointSettings) -> None:
-        """Take over (changed) settings; a live override stays."""
+    def configure(self, settings: EndpointSettings, *, configured: bool) -> None:
+        """Take over (changed) settings; a live override stays. configured: somebody wrote them down."""
+        self.configured = configured
         self.settings = settings
         self.configured_policy = Policy.parse(settings.policy or self._default_policy)
         self._use(self.override or self.configured_policy)
@@ -97,7 +96,7 @@ class Endpoint:
         """Bring loads and costs up to date: only those that were touched have changed."""
         for candidate in self._stale:
             candidate.stale = False
-            candidate.measure(self._root)
+            candidate.measure()
             if self.cost.ready(candidate):
                 candidate.cost = self.cost.of(candidate)
         self._stale.clear()
@@ -110,7 +109,7 @@ class Endpoint:
                 c for c in candidates if not c.target.settings.slots or c.target.in_flight < c.target.settings.slots
             ]
         if exchange.tried:
-            candidates = [c for c in candidates if any(a not in exchange.tried for a in c.target.addresses)]
+            candidates = [c for c in candidates if c.target.has_address_beside(exchange.tried)]
         if not candidates:
             return None
         if len(candidates) == 1:

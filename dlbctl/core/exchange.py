@@ -21,10 +21,11 @@ class Phase(IntEnum):
 
 
 # MOVES[from][to], in the order of Phase. A retry goes back to CONNECTING, but never once an answer has begun.
+# An outer tier, whose inner one retries by itself, sees the same attempt start twice: WAITING to WAITING.
 # A matrix, because a member of an enum in a set costs a Python call to hash.
 MOVES = (
     (True, True, False, True),
-    (True, False, True, True),
+    (True, True, True, True),
     (False, False, False, True),
     (False, False, False, False),
 )

@@ -6,9 +6,9 @@ Times are seconds, sizes are bytes.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from dlbctl.core.errors import ConfigError
 from dlbctl.core.policy import Policy
@@ -23,10 +23,10 @@ DEFAULT_POLICY: dict[Role, str] = {"root": "discrete/latency", "leaf": "power-of
 class Timeouts(Struct, frozen=True, forbid_unknown_fields=True):
     """Longest silence allowed in each phase of an attempt. 0 turns a limit off."""
 
-    connect_s: float = 2.0
-    first_byte_s: float = 600.0
-    idle_s: float = 300.0
-    total_s: float = 0.0
+    connect_s: Annotated[float, Meta(description="Until a connection to the target stands.")] = 2.0
+    first_byte_s: Annotated[float, Meta(description="From the request being sent to the answer's first byte.")] = 600.0
+    idle_s: Annotated[float, Meta(description="Between two pieces of an answer.")] = 300.0
+    total_s: Annotated[float, Meta(description="From the arrival of a request to the end of its answer.")] = 0.0
 
     def check(self, where: str) -> None:
         """Raise ConfigError for a negative time."""
@@ -38,16 +38,25 @@ class Timeouts(Struct, frozen=True, forbid_unknown_fields=True):
 class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     """How much of an endpoint may be in flight at once. 0: no limit."""
 
-    max_in_flight: int = 0
+    max_in_flight: Annotated[int, Meta(description="Most requests in flight; more are answered 503.")] = 0
 
 
 class EndpointSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """One served model name and how its requests are routed."""
 
-    name: str
-    policy: str = ""
-    limits: Limits = field(default_factory=Limits)
-    timeouts: Timeouts | None = None
+    name: Annotated[str, Meta(description="The `model` that clients send.")]
+    policy: Annotated[
+        str,
+        Meta(description="How targets are chosen, `MECHANISM/COST` as under POLICIES; empty for the tier's default."),
+    ] = ""
+    limits: Annotated[
+        Limits,
+        Meta(description="How much of the endpoint this router has in flight at once; 0 for no limit."),
+    ] = field(default_factory=Limits)
+    timeouts: Annotated[
+        Timeouts | None,
+        Meta(description="In place of the whole table `[timeouts]`, for this endpoint."),
+    ] = None
 
     def check(self, where: str) -> None:
         """Raise ConfigError for a policy that does not exist or a limit that cannot be."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dlbctl.core.decay import DecayedCount
 from dlbctl.core.events import EndpointState
+from dlbctl.core.on_the_way import OnTheWay
 
 if TYPE_CHECKING:
     from dlbctl.core.curve import Curve
@@ -57,6 +58,10 @@ class Target:
         """One-way network latency: half the least round trip to any of its addresses."""
         return 0.5 * min(self.rtt_s.values(), default=0.0)
 
+    def has_address_beside(self, tried: tuple[str, ...]) -> bool:
+        """Whether an address answers that was not tried."""
+        return any(address not in self.down and address not in tried for address in self.addresses)
+
     def next_address(self, tried: tuple[str, ...]) -> str | None:
         """The next address in turn that answers and was not tried; None when there is none left."""
         for _ in self.addresses:
@@ -78,12 +83,12 @@ class Candidate:
         "cost",
         "curve",
         "curves",
-        "dispatched",
         "endpoint",
         "errors",
         "in_flight",
         "k",
         "load",
+        "on_the_way",
         "reported_s",
         "reports",
         "requests",
@@ -105,7 +110,7 @@ class Candidate:
         self.cost = 0.0
         self.tau_s = target.tau_s
         self.k = self.weight
-        self.dispatched = 0
+        self.on_the_way = OnTheWay()
         self.reports: dict[str, EndpointState] = {}
         self.reported_s = 0.0
         self.curve: Curve | None = None
@@ -121,15 +126,16 @@ class Candidate:
         """Requests in flight at the target as far as this tier can know."""
         return self.load * self.k
 
-    def take(self, exchange: Exchange) -> None:
+    def take(self, now_s: float, exchange: Exchange) -> None:
         """Count the exchange here."""
         assert exchange.candidate is None
         exchange.candidate = self
         self.in_flight += 1
-        self.dispatched += 1
         self.target.in_flight += 1
         self.endpoint.in_flight += 1
         self.work_s += exchange.prefill_s + exchange.decode_s
+        if self.reports:
+            self.on_the_way.sent(now_s)
         self._load_changed(1)
 
     def give_back(self, exchange: Exchange) -> None:
@@ -150,52 +156,46 @@ class Candidate:
         exchange.prefill_s = 0.0
         self.endpoint.touch(self)
 
-    def never_arrived(self) -> None:
-        """The last dispatch was not received: it must not be taken for one on its way."""
-        self.dispatched -= 1
-
     def _load_changed(self, step: int) -> None:
         self.endpoint.touch(self)
-        if not self.reports and self.target.up:
+        if self.target.up:
             # A server's load is that of all the endpoints it serves.
             for candidate in self.target.candidates:
-                candidate.endpoint.rif += step
-                candidate.endpoint.touch(candidate)
+                if candidate.k > 0:
+                    candidate.endpoint.rif += step
+                    candidate.endpoint.touch(candidate)
 
-    def report(self, now_s: float, address: str, state: EndpointState) -> None:
-        """Take over what a leaf reported. A curve travels only when it is new, so the last one is kept."""
+    def report(self, now_s: float, address: str, state: EndpointState, root: str) -> None:
+        """Take over what a leaf reported to this root. A curve travels only when it is new: the last is kept."""
         self.reports[address] = state
         self.reported_s = now_s
+        self.on_the_way.reported(now_s, address, state.received.get(root, 0), self.target.rtt_s.get(address, 0.0))
         if state.curve is not None:
             self.curves[address] = state.curve
         elif state.curve_version == 0:
             self.curves.pop(address, None)
-        self.curve = max(self.curves.values(), key=lambda curve: curve.samples, default=None)
-        self.k = max(report.k for report in self.reports.values())
         self.tau_s = self.target.tau_s
+        self._sum_up()
 
     def forget(self, address: str) -> None:
         """An address does not answer any more: what it reported is no longer true."""
-        self.reports.pop(address, None)
-        self.curves.pop(address, None)
+        if self.reports.pop(address, None) is not None:
+            self.curves.pop(address, None)
+            self.on_the_way.forget(address)
+            self._sum_up()
+
+    def _sum_up(self) -> None:
+        """What the leaves that report say together; with none left the cell is not known to serve this endpoint."""
+        self.k = max((report.k for report in self.reports.values()), default=0.0)
         self.curve = max(self.curves.values(), key=lambda curve: curve.samples, default=None)
 
-    def measure(self, root: str) -> None:
-        """Bring `load` up to date.
+    def measure(self) -> None:
+        """Bring `load` up to date. Changes nothing else, so looking at a tier never changes what it decides.
 
-        A cell's load is what its leaves reported plus what this root sent and they had not received when
-        they reported: no clocks are compared and the forward leg is included (stale-state correction).
+        A cell's load is what its leaves reported plus what this root sent and they had not received by then.
         """
         if self.reports:
-            rif = received = 0
-            for report in self.reports.values():
-                rif += report.rif
-                received += report.received.get(root, 0)
-            on_the_way = self.dispatched - received
-            if on_the_way > self.in_flight or on_the_way < 0:
-                # More on the way than is open here: requests were lost. Start counting afresh.
-                on_the_way = min(max(on_the_way, 0), self.in_flight)
-                self.dispatched = received + on_the_way
-            self.load = (rif + on_the_way) / self.k if self.k > 0 else 0.0
+            rif = sum(report.rif for report in self.reports.values())
+            self.load = (rif + min(len(self.on_the_way), self.in_flight)) / self.k if self.k > 0 else 0.0
         else:
             self.load = self.target.in_flight / self.weight

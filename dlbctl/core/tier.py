@@ -1,8 +1,8 @@
 """A tier: root and leaf are two configurations of it.
 
-It decides, the driver acts. Every public method that changes it is one of the events of `core.events`; time
-comes in with the event, chance from the seed. So a live run that was recorded can be run again offline, and
-the simulator runs this very code.
+It decides, the driver acts. Every public method that changes it is one of the events of `core.events`, and none
+calls another, so a recorder hears each once; time comes in with the event, chance from the seed. So a live run
+that was recorded can be run again offline, and the simulator runs this very code.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterable
 
 from dlbctl.core.endpoint import Endpoint
+from dlbctl.core.errors import ConfigError
 from dlbctl.core.estimator import REST_S, Estimator
 from dlbctl.core.events import (
     Arrival,
@@ -40,6 +41,7 @@ MAX_ROOTS_REMEMBERED = 64
 
 # What the client is told when an attempt fails for good: status, code, words.
 FAILURES: dict[Failure, tuple[int, str, str] | tuple[int, str, str, int]] = {
+    Failure.NO_ROOM: (503, "no_room", "no server that was asked has room for the request at present", 1),
     Failure.REFUSED: (502, "upstream_unreachable", "no connection to the inference server"),
     Failure.CONNECT_TIMEOUT: (
         504,
@@ -86,10 +88,10 @@ class Tier:
     def arrived(self, now_s: float, arrival: Arrival) -> Forward | Reject:
         """A request has been read whole: forward it, or refuse it with nothing counted."""
         endpoint = self.endpoints.get(arrival.endpoint)
+        if endpoint is not None and arrival.root:
+            self._count_received(endpoint, arrival.root)
         if endpoint is None or not (endpoint.configured or endpoint.candidates):
             return Reject(404, "unknown_model", f"the model {arrival.endpoint!r} is not served here")
-        if arrival.root:
-            self._count_received(endpoint, arrival.root)
         limit = endpoint.settings.limits.max_in_flight
         if limit and endpoint.in_flight >= limit:
             return Reject(503, "endpoint_full", f"{endpoint.name} has {limit} requests in flight, its limit", 1)
@@ -97,7 +99,7 @@ class Tier:
         exchange = Exchange(self._next_number, arrival, endpoint, now_s)
         exchange.load_at_arrival = endpoint.rif / endpoint.k if endpoint.k > 0 else 0.0
         endpoint.estimate(exchange)
-        action = self._forward(exchange)
+        action = self._forward(now_s, exchange)
         if isinstance(action, Forward):
             self.exchanges[exchange.number] = exchange
         return action
@@ -130,27 +132,27 @@ class Tier:
     ) -> RequestAction:
         """The attempt is lost. A retry is safe only while nothing was answered and nothing was done twice."""
         if reused and failure is Failure.CLOSED and not answered:
-            # A pooled connection that the server had closed meanwhile: it never saw the request.
-            exchange.move(Phase.CONNECTING)
-            return Forward(exchange, exchange.address, "stale-connection", fresh=True)
+            return self._retry_unseen(now_s, exchange)
         if not written:
             return self._retry_elsewhere(now_s, exchange, failure)
         return self._give_up(now_s, exchange, failure, answered=answered)
 
     def client_gone(self, now_s: float, exchange: Exchange) -> None:  # noqa: ARG002 - events carry their time
         """The client left; nobody's fault, so nothing is learned and no error counted."""
-        self._close(exchange)
+        connecting = exchange.phase is Phase.CONNECTING
+        candidate = self._close(exchange)
+        if connecting:
+            candidate.on_the_way.not_sent()
 
     def expired(self, now_s: float, exchange: Exchange, total: bool) -> RequestAction:
         """A phase, or the whole exchange, lasted longer than it may."""
         answered = exchange.phase is Phase.STREAMING
-        written = exchange.phase is not Phase.CONNECTING
         if total:
             return self._give_up(now_s, exchange, Failure.TOTAL_TIMEOUT, answered=answered)
-        failure = Failure.CONNECT_TIMEOUT
-        if written:
-            failure = Failure.IDLE_TIMEOUT if answered else Failure.FIRST_BYTE_TIMEOUT
-        return self.attempt_failed(now_s, exchange, failure, written, answered, False)
+        if exchange.phase is Phase.CONNECTING:
+            return self._retry_elsewhere(now_s, exchange, Failure.CONNECT_TIMEOUT)
+        failure = Failure.IDLE_TIMEOUT if answered else Failure.FIRST_BYTE_TIMEOUT
+        return self._give_up(now_s, exchange, failure, answered=answered)
 
     # -- what the tier hears of its surroundings ---------------------------------------------------------
 
@@ -169,17 +171,7 @@ class Tier:
 
     def address_changed(self, now_s: float, target: str, address: str, up: bool) -> None:  # noqa: ARG002
         """An address began or ceased to answer."""
-        known = self.targets.get(target)
-        if known is None or address not in known.addresses or (address not in known.down) == up:
-            return
-        if up:
-            known.down.discard(address)
-        else:
-            known.down.add(address)
-            known.rtt_s.pop(address, None)
-            for candidate in known.candidates:
-                candidate.forget(address)
-        self._settle(known)
+        self._change_address(target, address, up=up)
 
     def models_learned(self, now_s: float, target: str, models: tuple[str, ...]) -> None:  # noqa: ARG002
         """A server said what it serves; a configured list is not overruled."""
@@ -206,17 +198,17 @@ class Tier:
         """Replace the configured endpoints; live policy overrides stay."""
         wanted = {settings.name: settings for settings in endpoints}
         for name, endpoint in self.endpoints.items():
-            if endpoint.configured and name not in wanted:
-                wanted[name] = EndpointSettings(name=name)
-        for settings in wanted.values():
-            if settings.name in self.endpoints:
-                self.endpoints[settings.name].configure(settings)
-            else:
-                self._add_endpoint(settings, configured=True)
+            if name in wanted or endpoint.configured:
+                endpoint.configure(wanted.get(name) or EndpointSettings(name=name), configured=name in wanted)
+        for name in [name for name in wanted if name not in self.endpoints]:
+            self._add_endpoint(wanted[name], configured=True)
 
     def policy_set(self, now_s: float, endpoint: str, policy: str) -> None:  # noqa: ARG002
-        """Switch an endpoint's policy, or revert it with an empty one. ConfigError for one that cannot be."""
-        self.endpoints[endpoint].set_policy(Policy.parse(policy) if policy else None)
+        """Switch an endpoint's policy, or revert it with an empty one. ConfigError for what there is not."""
+        known = self.endpoints.get(endpoint)
+        if known is None:
+            raise ConfigError(f"there is no endpoint {endpoint!r}", hint=f"one of: {', '.join(self.endpoints)}")
+        known.set_policy(Policy.parse(policy) if policy else None)
 
     def timer_fired(self, now_s: float) -> SetTimer:
         """Do the piece of slow work that is due (one step of a curve fit) and ask for the next."""
@@ -263,7 +255,7 @@ class Tier:
 
     # -- inside ------------------------------------------------------------------------------------------
 
-    def _forward(self, exchange: Exchange) -> Forward | Reject:
+    def _forward(self, now_s: float, exchange: Exchange) -> Forward | Reject:
         choice = exchange.endpoint.choose(exchange, self._rng)
         address = choice[0].target.next_address(exchange.tried) if choice else None
         if choice is None or address is None:
@@ -271,7 +263,7 @@ class Tier:
         candidate, exchange.rule = choice
         exchange.address = address
         exchange.attempts += 1
-        candidate.take(exchange)
+        candidate.take(now_s, exchange)
         return Forward(exchange, address, exchange.rule)
 
     def _nowhere(self, exchange: Exchange) -> Reject:
@@ -280,14 +272,24 @@ class Tier:
             return Reject(503, "all_servers_full", f"every server of {exchange.endpoint.name} is at its limit", 1)
         return Reject(503, f"no_routable_{kind}", f"no {kind} can serve {exchange.endpoint.name} at present", 1)
 
+    def _retry_unseen(self, now_s: float, exchange: Exchange) -> RequestAction:
+        """A pooled connection that the server had closed meanwhile: it never saw the request."""
+        candidate = exchange.candidate
+        assert candidate is not None
+        if exchange.address in candidate.target.down:
+            return self._retry_elsewhere(now_s, exchange, Failure.CLOSED)
+        exchange.move(Phase.CONNECTING)
+        return Forward(exchange, exchange.address, "stale-connection", fresh=True)
+
     def _retry_elsewhere(self, now_s: float, exchange: Exchange, failure: Failure) -> RequestAction:
+        exchange.move(Phase.CONNECTING)
         candidate = self._release(exchange)
-        candidate.never_arrived()
+        candidate.on_the_way.not_sent()
         exchange.tried = (*exchange.tried, exchange.address)
         if failure is Failure.REFUSED:
-            self.address_changed(now_s, candidate.target.name, exchange.address, False)
+            self._change_address(candidate.target.name, exchange.address, up=False)
         if exchange.attempts < MAX_ATTEMPTS:
-            action = self._forward(exchange)
+            action = self._forward(now_s, exchange)
             if isinstance(action, Forward):
                 return action
         self._count_outcome(now_s, candidate, failed=True)
@@ -326,7 +328,7 @@ class Tier:
             del received[next(iter(received))]
 
     def _add_endpoint(self, settings: EndpointSettings, *, configured: bool) -> Endpoint:
-        endpoint = Endpoint(settings, DEFAULT_POLICY[self.role], self.boot, configured=configured)
+        endpoint = Endpoint(settings, DEFAULT_POLICY[self.role], configured=configured)
         self.endpoints[settings.name] = endpoint
         if self.role == "leaf":
             self.estimators[settings.name] = Estimator(random.Random(self.settings.seed))  # noqa: S311
@@ -338,7 +340,7 @@ class Tier:
         if candidate is None:
             candidate = self._add_candidate(endpoint, target)
         before = (candidate.k, candidate.curve)
-        candidate.report(now_s, address, state)
+        candidate.report(now_s, address, state, self.boot)
         if before == (candidate.k, candidate.curve):
             endpoint.touch(candidate)
         else:
@@ -367,6 +369,19 @@ class Tier:
             if target.name not in endpoint.candidates:
                 self._add_candidate(endpoint, target)
             endpoint.settle()
+
+    def _change_address(self, target: str, address: str, *, up: bool) -> None:
+        known = self.targets.get(target)
+        if known is None or address not in known.addresses or (address not in known.down) == up:
+            return
+        if up:
+            known.down.discard(address)
+        else:
+            known.down.add(address)
+            known.rtt_s.pop(address, None)
+            for candidate in known.candidates:
+                candidate.forget(address)
+        self._settle(known)
 
     def _remove(self, target: Target) -> None:
         del self.targets[target.name]

@@ -8,9 +8,9 @@ import secrets
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from dlbctl.core import toml
 from dlbctl.core.errors import ConfigError
@@ -24,69 +24,135 @@ LOCAL_PREFIX = "local:"
 
 File = TypeVar("File", "RootFile", "LeafFile")
 
+# The tables that both files have.
+Endpoints = Annotated[
+    tuple[EndpointSettings, ...],
+    Meta(description="A model whose requests are routed otherwise than by default. Models without one are served too."),
+]
+CommonTimeouts = Annotated[
+    Timeouts,
+    Meta(description="How long each phase of an attempt may last, in seconds; 0 for no limit."),
+]
+ClientLimits = Annotated[
+    HttpLimits,
+    Meta(description="What a client may send, and how long it may take over it: bytes and seconds."),
+]
+
 
 class RouterSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What root and leaf have in common.
+    """What root and leaf have in common."""
 
-    listen: where clients come in; empty for none. admin: unix:PATH or host:port (loopback). readiness_grace_s:
-    how long SIGTERM leaves the doors open after /readyz says 503. drain_s: how long streams may then go on.
-    """
-
-    listen: str = "127.0.0.1:8080"
-    peer_token_file: str = ""
-    admin: str = ""
-    half_close: Literal["close", "allow"] = "close"
-    readiness_grace_s: float = 5.0
-    drain_s: float = 600.0
-    probe_interval_ms: float = 10.0
-    event_log: str = ""
-    seed: int = -1
+    listen: Annotated[str, Meta(description="Where clients connect, `host:port`.")] = "127.0.0.1:8080"
+    peer_token_file: Annotated[
+        str,
+        Meta(
+            description="File with the token that roots and leaves prove themselves to each other with: the same "
+            "in all of them. Empty for none; a leaf then listens for roots on a loopback address only."
+        ),
+    ] = ""
+    admin: Annotated[
+        str,
+        Meta(
+            description="Where `dlbctl inspect` and `dlbctl policy` find this process: `unix:PATH`, a socket for its "
+            "user alone, or `host:port` of a loopback address. Empty for the default socket of the role."
+        ),
+    ] = ""
+    half_close: Annotated[
+        Literal["close", "allow"],
+        Meta(
+            description="What a client's end of file means before its answer is whole: that it left, so that the "
+            "request is cancelled (`close`), or that it only has nothing more to send (`allow`)."
+        ),
+    ] = "close"
+    readiness_grace_s: Annotated[
+        float,
+        Meta(
+            description="Seconds after SIGTERM in which connections are still accepted while `/readyz` already "
+            "answers 503, for the balancers in front to notice."
+        ),
+    ] = 5.0
+    drain_s: Annotated[
+        float,
+        Meta(description="Seconds that requests in flight may then take to end; what is left is cut."),
+    ] = 600.0
+    probe_interval_ms: Annotated[
+        float,
+        Meta(description="Milliseconds between the states that a root wants from each cell, 2 to 1000."),
+    ] = 10.0
+    event_log: Annotated[
+        str,
+        Meta(description="File for a log of the events that decisions follow from; empty for none."),
+    ] = ""
+    seed: Annotated[
+        int,
+        Meta(description="Seed of this process's random choices; negative for another one at each start."),
+    ] = -1
 
 
 class RootSection(RouterSection, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The `[root]` table. cell: where this root stands."""
+    """The `[root]` table."""
 
-    cell: str = "local"
+    cell: Annotated[str, Meta(description="The cell that this root stands in.")] = "local"
 
 
 class LeafSection(RouterSection, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The `[leaf]` table. peer_listen: where roots send requests and read the state stream."""
+    """The `[leaf]` table."""
 
-    cell: str
-    listen: str = ""
-    peer_listen: str = "127.0.0.1:9081"
+    cell: Annotated[str, Meta(description="The cell that this leaf serves.")]
+    listen: Annotated[
+        str,
+        Meta(description="Where clients of this cell alone connect, `host:port`; empty for none."),
+    ] = ""
+    peer_listen: Annotated[
+        str,
+        Meta(
+            description="Where roots send requests and read this leaf's state, `host:port`. An address that other "
+            "machines reach needs a `peer_token_file`."
+        ),
+    ] = "127.0.0.1:9081"
 
 
 class ServerSection(Struct, frozen=True, forbid_unknown_fields=True):
-    """A `[[server]]`: one inference server.
+    """A `[[server]]`: one inference server."""
 
-    endpoints: served models, learned from /v1/models when left out. weight: against a standard server of the
-    cell. slots: most requests in flight to it, 0 for no limit.
-    """
-
-    url: str
-    name: str = ""
-    endpoints: tuple[str, ...] = ()
-    weight: float = 1.0
-    slots: int = 0
+    url: Annotated[str, Meta(description="Its address, `http://host:port` or `https://host:port`.")]
+    name: Annotated[str, Meta(description="What it is called in tables; empty for its host and port.")] = ""
+    endpoints: Annotated[
+        tuple[str, ...],
+        Meta(description="The models it serves; when left out, it is asked at `/v1/models`."),
+    ] = ()
+    weight: Annotated[
+        float,
+        Meta(description="How many standard servers of its cell it is worth: 2 gets twice the work."),
+    ] = 1.0
+    slots: Annotated[int, Meta(description="Most requests in flight to it at once; 0 for no limit.")] = 0
 
 
 class CellSection(Struct, frozen=True, forbid_unknown_fields=True):
-    """A `[[cell]]`: the peer addresses of its leaves, or its servers, whose leaf then runs in this process."""
+    """A `[[cell]]`: its leaves, or else its servers."""
 
-    name: str
-    leaves: tuple[str, ...] = ()
-    server: tuple[ServerSection, ...] = ()
+    name: Annotated[str, Meta(description="What the cell is called.")]
+    leaves: Annotated[
+        tuple[str, ...],
+        Meta(description="`http://` addresses of its leaves, each the `peer_listen` of one."),
+    ] = ()
+    server: Annotated[
+        tuple[ServerSection, ...],
+        Meta(description="An inference server of a cell without leaves: the root's own process is then its leaf."),
+    ] = ()
 
 
 class RootFile(Struct, frozen=True, forbid_unknown_fields=True):
     """A whole root.toml."""
 
-    root: RootSection
-    cell: tuple[CellSection, ...] = ()
-    endpoint: tuple[EndpointSettings, ...] = ()
-    timeouts: Timeouts = field(default_factory=Timeouts)
-    http: HttpLimits = field(default_factory=HttpLimits)
+    root: Annotated[RootSection, Meta(description="The root router itself.")]
+    cell: Annotated[
+        tuple[CellSection, ...],
+        Meta(description="A cell that requests may be sent to; at least one. It has either leaves or servers."),
+    ] = ()
+    endpoint: Endpoints = ()
+    timeouts: CommonTimeouts = field(default_factory=Timeouts)
+    http: ClientLimits = field(default_factory=HttpLimits)
 
     def check(self, file: str) -> None:
         """Raise ConfigError for what types cannot say."""
@@ -126,11 +192,14 @@ class RootFile(Struct, frozen=True, forbid_unknown_fields=True):
 class LeafFile(Struct, frozen=True, forbid_unknown_fields=True):
     """A whole leaf.toml."""
 
-    leaf: LeafSection
-    server: tuple[ServerSection, ...] = ()
-    endpoint: tuple[EndpointSettings, ...] = ()
-    timeouts: Timeouts = field(default_factory=Timeouts)
-    http: HttpLimits = field(default_factory=HttpLimits)
+    leaf: Annotated[LeafSection, Meta(description="The leaf router itself.")]
+    server: Annotated[
+        tuple[ServerSection, ...],
+        Meta(description="An inference server of this leaf's cell; at least one."),
+    ] = ()
+    endpoint: Endpoints = ()
+    timeouts: CommonTimeouts = field(default_factory=Timeouts)
+    http: ClientLimits = field(default_factory=HttpLimits)
 
     def check(self, file: str) -> None:
         """Raise ConfigError for what types cannot say."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from dlbctl.router.http1 import HOP_BY_HOP, PEER_PREFIX, Headers
 
@@ -23,13 +23,19 @@ class Refusal(NamedTuple):
 class HttpLimits(Struct, frozen=True, forbid_unknown_fields=True):
     """What a client may send, and how long it may take over it. Bytes and seconds."""
 
-    header_bytes: int = 32 * 1024
-    header_fields: int = 100
-    body_bytes: int = 64 * 1024 * 1024
-    replay_bytes: int = 1024 * 1024
-    header_timeout_s: float = 10.0
-    body_timeout_s: float = 60.0
-    keep_alive_s: float = 75.0
+    header_bytes: Annotated[int, Meta(description="Largest request line and headers together.")] = 32 * 1024
+    header_fields: Annotated[int, Meta(description="Most header fields.")] = 100
+    body_bytes: Annotated[int, Meta(description="Largest request body.")] = 64 * 1024 * 1024
+    replay_bytes: Annotated[
+        int,
+        Meta(description="Largest request body that is kept for a second attempt at another target."),
+    ] = 1024 * 1024
+    header_timeout_s: Annotated[
+        float,
+        Meta(description="Limit on a request's line and headers, from its first byte or the connection's start."),
+    ] = 10.0
+    body_timeout_s: Annotated[float, Meta(description="Longest silence within a request body.")] = 60.0
+    keep_alive_s: Annotated[float, Meta(description="How long a connection may stay idle between requests.")] = 75.0
 
 
 class Request:

@@ -98,9 +98,7 @@ def test_no_load_overflows_a_sharp_or_blunt_knee(width: float, n: float) -> None
 
 
 def test_json_carries_every_field() -> None:
-    sent = msgspec.structs.replace(
-        curve(), version=7, sd_log_gradient=0.11, n_min=0.5, n_max=14.25, samples=1800.5
-    )
+    sent = msgspec.structs.replace(curve(), version=7, sd_log_gradient=0.11, n_min=0.5, n_max=14.25, samples=1800.5)
     assert msgspec.json.decode(msgspec.json.encode(sent), type=Curve) == sent
 
 

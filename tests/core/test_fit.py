@@ -29,9 +29,7 @@ def noise(rng: Random, cv: float = CV) -> float:
     return rng.lognormvariate(-variance / 2.0, sqrt(variance))
 
 
-def sampled(
-    seed: int, *, truth: Curve = TRUTH, count: int = 2000, low: float = 1.0, high: float = 16.0
-) -> list[Bin]:
+def sampled(seed: int, *, truth: Curve = TRUTH, count: int = 2000, low: float = 1.0, high: float = 16.0) -> list[Bin]:
     rng = Random(seed)
     kept = SampleStore(rng, capacity=4 * count)
     for _ in range(count):
@@ -78,9 +76,7 @@ def reference(bins: list[Bin], prior: Prior) -> Curve:
         off = np.log([at.latency_s(x) for x in n.tolist()]) - np.log(latency_s) - CV**2 / n_eff / 2.0
         return np.concatenate((off * np.sqrt(n_eff) / CV, (theta - prior.mean) / np.array(prior.sd)))
 
-    def robust_but_for_the_prior(
-        z: NDArray[np.float64], /, *, cost_only: bool | None = None
-    ) -> NDArray[np.float64]:
+    def robust_but_for_the_prior(z: NDArray[np.float64], /, *, cost_only: bool | None = None) -> NDArray[np.float64]:
         soft = np.stack((2.0 * (np.sqrt(1.0 + z) - 1.0), (1.0 + z) ** -0.5, -0.5 * (1.0 + z) ** -1.5))
         plain = np.stack((z, np.ones_like(z), np.zeros_like(z)))
         return np.concatenate((soft[:, : len(bins)], plain[:, len(bins) :]), axis=1)

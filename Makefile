@@ -1,0 +1,56 @@
+# The two commands of the first screen are `make demo` and `make test`; everything else is for those who stay.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help demo test test-slow check format man bench clean
+
+help:
+	@echo 'make demo       a three-region fleet on this machine: replay, curves, a live switch of policy'
+	@echo 'make test       the quick tests (minutes)'
+	@echo 'make test-slow  long runs and runs against a real engine'
+	@echo 'make check      format, lint, types'
+	@echo 'make man        write the man pages anew from the code'
+	@echo 'make bench      what a hop costs, beside nginx and two Rust routers'
+
+$(BIN)/dlbctl: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.dev: $(BIN)/dlbctl
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.real: $(VENV)/.dev
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,real]'
+	@touch $@
+
+demo: $(BIN)/dlbctl
+	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh
+
+test: $(VENV)/.dev
+	$(BIN)/pytest -n 2 -m 'not slow and not real'
+
+test-slow: $(VENV)/.real
+	$(BIN)/pytest -m 'slow or real' --timeout 300
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -q tests/test_layering.py
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+man: $(VENV)/.dev
+	$(BIN)/python man/make_man.py man
+
+bench: $(VENV)/.dev
+	$(BIN)/python tests/bench/hop.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

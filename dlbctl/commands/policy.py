@@ -1,0 +1,90 @@
+"""`dlbctl policy`: show, switch and revert the policy of an endpoint in running routers."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import typer
+
+from dlbctl.commands import output
+from dlbctl.commands.admin_client import ADMIN_HELP, AdminClient, addresses
+from dlbctl.core.errors import DlbctlError, UsageError
+
+app = typer.Typer(help="Show or switch the policies of a running router.", no_args_is_help=True)
+
+ADMIN = typer.Option(None, "--admin", help=ADMIN_HELP)
+JSON = typer.Option(False, "--json", help="Print JSON for machines.")
+
+
+@app.command()
+def show(admin: str | None = ADMIN, as_json: bool = JSON) -> None:
+    """Show each endpoint's policy: configured, in force, and the cost in use."""
+    from dlbctl.commands.inspect import endpoints
+
+    endpoints(admin=admin, as_json=as_json, watch=False)
+
+
+@app.command(name="set")
+def set_policy(
+    endpoint: str = typer.Argument(help="The endpoint, as `policy show` lists it."),
+    policy: str | None = typer.Argument(None, help="MECHANISM/COST, for instance discrete/latency."),
+    mechanism: str | None = typer.Option(None, "--mechanism", help="Change the mechanism alone."),
+    cost: str | None = typer.Option(None, "--cost", help="Change the cost alone."),
+    admin: str | None = ADMIN,
+    as_json: bool = JSON,
+) -> None:
+    """Switch an endpoint's policy now, in every router named; requests in flight are not touched.
+
+    The switch lasts until `policy revert` or a restart; `policy show` marks it.
+    """
+    wanted = {key: value for key, value in (("policy", policy), ("mechanism", mechanism), ("cost", cost)) if value}
+    if not wanted or (policy and len(wanted) > 1):
+        raise UsageError("policy set: give MECHANISM/COST, or --mechanism and/or --cost")
+    _check(wanted)
+    _change(endpoint, "PUT", wanted, admin, as_json=as_json)
+
+
+@app.command()
+def revert(
+    endpoint: str = typer.Argument(help="The endpoint, as `policy show` lists it."),
+    admin: str | None = ADMIN,
+    as_json: bool = JSON,
+) -> None:
+    """Go back to the configured policy."""
+    _change(endpoint, "DELETE", None, admin, as_json=as_json)
+
+
+def _check(wanted: dict[str, str]) -> None:
+    """Refuse a policy that does not exist before any router is asked."""
+    from dlbctl.core.policy import COSTS, MECHANISMS, Policy
+
+    if "policy" in wanted:
+        Policy.parse(wanted["policy"])
+    if "mechanism" in wanted:
+        MECHANISMS.load(wanted["mechanism"], where="--mechanism")
+    if "cost" in wanted:
+        COSTS.load(wanted["cost"], where="--cost")
+
+
+def _change(endpoint: str, method: str, body: dict[str, str] | None, admin: str | None, *, as_json: bool) -> None:
+    """Ask every router whether it knows the endpoint, then change them all: all or, as far as can be, none."""
+    from dlbctl.core.snapshot import EndpointRow
+
+    clients = [AdminClient(address) for address in addresses(admin)]
+    for client in clients:
+        known = [row.endpoint for row in client.read("/v1/endpoints", list[EndpointRow])]
+        if endpoint not in known:
+            raise DlbctlError(
+                f"the router at {client.address} has no endpoint {endpoint!r}",
+                hint=f"it has: {', '.join(known) or 'none yet'}",
+            )
+    path = f"/v1/policy/{quote(endpoint, safe='')}"
+    changed = {c.address: c.change(method, path, body, list[EndpointRow]) for c in clients}
+    rows = {address: next(row for row in rows if row.endpoint == endpoint) for address, rows in changed.items()}
+    if as_json:
+        output.show_json(rows)
+        return
+    for address, row in rows.items():
+        output.show(
+            f"{address}: {endpoint} is on {row.policy}" + (f", cost in use {row.cost}: {row.why}" if row.why else "")
+        )

@@ -1,0 +1,213 @@
+"""What a tier shows of itself: rows for people and machines, read without changing anything that decides.
+
+Times are seconds, shares and rates 0..1. A field that cannot be told is None, never a made-up zero.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from dlbctl.core.curve import Curve
+from dlbctl.core.samples import Bin
+
+if TYPE_CHECKING:
+    from dlbctl.core.endpoint import Endpoint
+    from dlbctl.core.target import Candidate
+    from dlbctl.core.tier import Tier
+
+
+class CellRow(Struct, kw_only=True):
+    """One endpoint in one cell, as this root sees it.
+
+    rif: requests in flight there, all roots'. in_flight: this root's own. share: of this root's recent requests.
+    cost: in the unit of the endpoint's cost in use. age_s: since the cell last reported.
+    """
+
+    cell: str
+    endpoint: str
+    up: bool
+    routable: bool
+    k: float
+    rif: float
+    load: float
+    in_flight: int
+    queued_s: float | None
+    share: float | None
+    rtt_s: float | None
+    cost: float | None
+    latency_s: float | None
+    error_rate: float | None
+    age_s: float | None
+
+
+class EndpointRow(Struct, kw_only=True):
+    """One endpoint: the policy that was configured, the one in force, and the cost actually in use.
+
+    why: says what keeps the policy's own cost from being used, empty when nothing does.
+    """
+
+    endpoint: str
+    policy: str
+    configured_policy: str
+    overridden: bool
+    cost: str
+    unit: str
+    why: str
+    routable: int
+    candidates: int
+    in_flight: int
+    tokens_per_byte: float
+    output_tokens: float
+
+
+class ServerRow(Struct, kw_only=True):
+    """One server of a leaf."""
+
+    cell: str
+    server: str
+    address: str
+    up: bool
+    models: tuple[str, ...]
+    in_flight: int
+    slots: int
+    weight: float
+    work_s: float
+    requests: float
+    error_rate: float | None
+
+
+class CurveRow(Struct, kw_only=True):
+    """The latency curve of one endpoint in one cell, and where on it the cell works.
+
+    bins: the samples behind it, where they can be had. why: says why there is no curve.
+    """
+
+    cell: str
+    endpoint: str
+    curve: Curve | None
+    load: float
+    latency_s: float | None
+    gradient_s: float | None
+    why: str
+    bins: list[Bin] = []
+
+
+def cells(tier: Tier, now_s: float) -> list[CellRow]:
+    """Every endpoint in every cell of a root tier."""
+    rows = []
+    for endpoint in tier.endpoints.values():
+        endpoint.refresh()
+        total = sum(candidate.requests.read(now_s) for candidate in endpoint.candidates.values())
+        rows += [_cell(endpoint, candidate, total, now_s) for candidate in endpoint.candidates.values()]
+    return sorted(rows, key=lambda row: (row.endpoint, row.cell))
+
+
+def endpoints(tier: Tier) -> list[EndpointRow]:
+    """Every endpoint of a tier."""
+    return [_endpoint(endpoint) for _, endpoint in sorted(tier.endpoints.items())]
+
+
+def servers(tier: Tier, now_s: float) -> list[ServerRow]:
+    """Every server of a leaf tier."""
+    rows = []
+    for target in tier.targets.values():
+        requests = sum(candidate.requests.read(now_s) for candidate in target.candidates)
+        errors = sum(candidate.errors.read(now_s) for candidate in target.candidates)
+        rows.append(
+            ServerRow(
+                cell=tier.settings.cell,
+                server=target.name,
+                address=target.addresses[0],
+                up=target.up,
+                models=target.models,
+                in_flight=target.in_flight,
+                slots=target.settings.slots,
+                weight=target.settings.weight,
+                work_s=sum(candidate.work_s for candidate in target.candidates),
+                requests=requests,
+                error_rate=_ratio(errors, requests),
+            )
+        )
+    return rows
+
+
+def curves(tier: Tier, now_s: float) -> list[CurveRow]:
+    """Every curve a tier knows: a leaf's own, with their samples, or those reported to a root."""
+    if tier.role == "leaf":
+        return [_own_curve(tier, endpoint, now_s) for _, endpoint in sorted(tier.endpoints.items())]
+    rows = []
+    for name, endpoint in sorted(tier.endpoints.items()):
+        endpoint.refresh()
+        for cell, candidate in sorted(endpoint.candidates.items()):
+            why = "" if candidate.curve else "the cell has reported no curve yet"
+            rows.append(_curve(cell, name, candidate.curve, candidate.load, why, []))
+    return rows
+
+
+def _cell(endpoint: Endpoint, candidate: Candidate, total: float, now_s: float) -> CellRow:
+    target, curve = candidate.target, candidate.curve
+    reports = list(candidate.reports.values())
+    requests = sum(report.requests for report in reports)
+    routable = candidate in endpoint.routable
+    return CellRow(
+        cell=target.name,
+        endpoint=endpoint.name,
+        up=target.up,
+        routable=routable,
+        k=candidate.k,
+        rif=candidate.rif,
+        load=candidate.load,
+        in_flight=candidate.in_flight,
+        queued_s=max((report.queued_s for report in reports), default=None),
+        share=_ratio(candidate.requests.read(now_s), total),
+        rtt_s=min(target.rtt_s.values(), default=None),
+        cost=candidate.cost if routable else None,
+        latency_s=curve.latency_s(candidate.load) if curve else None,
+        error_rate=_ratio(sum(report.errors for report in reports), requests),
+        age_s=now_s - candidate.reported_s if reports else None,
+    )
+
+
+def _endpoint(endpoint: Endpoint) -> EndpointRow:
+    wanted = endpoint.wanted_cost
+    lacking = [c.target.name for c in endpoint.routable if not wanted.ready(c)]
+    why = f"{wanted.name} cannot be told yet for {', '.join(lacking)}" if lacking else ""
+    return EndpointRow(
+        endpoint=endpoint.name,
+        policy=str(endpoint.policy),
+        configured_policy=str(endpoint.configured_policy),
+        overridden=endpoint.override is not None,
+        cost=endpoint.cost.name,
+        unit=endpoint.cost.unit,
+        why=why,
+        routable=len(endpoint.routable),
+        candidates=len(endpoint.candidates),
+        in_flight=endpoint.in_flight,
+        tokens_per_byte=endpoint.tokens_per_byte.value,
+        output_tokens=endpoint.output_tokens.value,
+    )
+
+
+def _own_curve(tier: Tier, endpoint: Endpoint, now_s: float) -> CurveRow:
+    estimator = tier.estimators[endpoint.name]
+    load = endpoint.rif / endpoint.k if endpoint.k > 0 else 0.0
+    return _curve(tier.settings.cell, endpoint.name, estimator.curve, load, estimator.reason, estimator.bins(now_s))
+
+
+def _curve(cell: str, endpoint: str, curve: Curve | None, load: float, why: str, bins: list[Bin]) -> CurveRow:
+    return CurveRow(
+        cell=cell,
+        endpoint=endpoint,
+        curve=curve,
+        load=load,
+        latency_s=curve.latency_s(load) if curve else None,
+        gradient_s=curve.gradient_s(load) if curve else None,
+        why=why,
+        bins=bins,
+    )
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole > 1e-6 else None

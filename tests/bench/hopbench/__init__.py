@@ -1,0 +1,1 @@
+"""What `hop.py` is made of: traffic, its two ends, the systems between them, and the report."""

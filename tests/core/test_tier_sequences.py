@@ -1,0 +1,262 @@
+"""Any order of events: counts stay true, limits hold, nothing goes where it must not, and a replay does the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import ClassVar
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from dlbctl.core.curve import Curve
+from dlbctl.core.endpoint import Endpoint
+from dlbctl.core.events import Arrival, EndpointState, Event, Failure, Forward, Reject, RequestAction, State, Usage
+from dlbctl.core.exchange import Exchange, Phase
+from dlbctl.core.offline import VERSION, Action, Entry, Header, outcome, replay
+from dlbctl.core.policy import COSTS, MECHANISMS
+from dlbctl.core.settings import EndpointSettings, Limits, Role, TargetSettings, TierSettings
+from dlbctl.core.target import Candidate, Target
+from dlbctl.router.eventlog import RecordedTier
+
+MODELS = ("m0", "m1", "m2")
+POLICIES = [f"{mechanism}/{cost}" for mechanism in MECHANISMS.names() for cost in COSTS.names()]
+CURVE = Curve(a=0.8, b=0.096, c=6.0, s=1.5, version=3, samples=50.0, sd_log_gradient=0.1)
+BOOT = "b007"
+
+small = st.integers(0, 7)
+
+
+def server(number: int, variant: int) -> TargetSettings:
+    """Servers are replaced by ones of the same name and address that differ in weight, slots or models."""
+    endpoints = ((), MODELS[:1], MODELS[:2], MODELS)[variant % 4]
+    return TargetSettings(
+        f"t{number}", (f"http://h{number}:1",), endpoints, (0.5, 1.0, 2.0)[variant % 3], (0, 2, 3)[variant % 3]
+    )
+
+
+def cell(number: int, variant: int) -> TargetSettings:
+    return TargetSettings(f"t{number}", tuple(f"http://h{number}:{leaf}" for leaf in range(1 + variant % 3)))
+
+
+class Sequences(RuleBasedStateMachine):
+    """Drives a recorded tier the way routers do, and checks it after each step."""
+
+    role: ClassVar[Role]
+
+    def __init__(self) -> None:
+        super().__init__()
+        make = server if self.role == "leaf" else cell
+        settings = TierSettings(
+            self.role,
+            "here",
+            tuple(make(n, n + 1) for n in range(3)),
+            (EndpointSettings("m0", limits=Limits(5)), EndpointSettings("m1")),
+            seed=7,
+        )
+        self.lines = [msgspec.json.encode(Header(VERSION, 0, BOOT, settings)) + b"\n"]
+        self.tier = RecordedTier(settings, BOOT, self.note)
+        self.now_s = 100.0
+        self.received = 0
+        self.seen_targets: list[Target] = []
+        self.seen_candidates: list[Candidate] = []
+        for target in self.tier.targets.values():
+            for address in target.addresses:
+                self.tier.address_changed(self.now_s, target.name, address, True)
+
+    def note(self, at_s: float, event: Event, action: Action | None) -> None:
+        self.lines.append(msgspec.json.encode(Entry(at_s, event, outcome(action))) + b"\n")
+
+    # -- requests ----------------------------------------------------------------------------------------
+
+    @rule(model=small, size=st.integers(0, 5000), root=st.sampled_from(["", "r1", "r2"]))
+    def arrive(self, model: int, size: int, root: str) -> None:
+        name = (*MODELS, "m0", "m1", "m0", "m1", "unknown")[model]
+        arrival = Arrival(f"id-{size}", name, size, 0.0, size % 3 * 50, root)
+        action = self.tier.arrived(self.now_s, arrival)
+        if isinstance(action, Forward):
+            limit = action.exchange.endpoint.settings.limits.max_in_flight
+            assert not limit or action.exchange.endpoint.in_flight <= limit
+        self.check(action)
+
+    def pick(self, which: int, *phases: Phase) -> Exchange | None:
+        fitting = [exchange for exchange in self.tier.exchanges.values() if exchange.phase in phases]
+        return fitting[which % len(fitting)] if fitting else None
+
+    @rule(which=small)
+    def start(self, which: int) -> None:
+        if exchange := self.pick(which, Phase.CONNECTING):
+            self.tier.attempt_started(self.now_s, exchange)
+
+    @rule(which=small)
+    def answer(self, which: int) -> None:
+        if exchange := self.pick(which, Phase.WAITING):
+            self.tier.first_byte(self.now_s, exchange)
+
+    @rule(which=small, status=st.sampled_from([200, 200, 400, 429, 500, 503]), tokens=small)
+    def end(self, which: int, status: int, tokens: int) -> None:
+        if exchange := self.pick(which, Phase.STREAMING):
+            usage = Usage(tokens * 100, tokens * 20) if tokens else None
+            self.tier.ended(self.now_s, exchange, status, usage, 0.0)
+
+    @rule(which=small, failure=st.sampled_from(list(Failure)), reused=st.booleans())
+    def fail(self, which: int, failure: Failure, reused: bool) -> None:
+        if exchange := self.pick(which, Phase.CONNECTING, Phase.WAITING, Phase.STREAMING):
+            before = exchange.address
+            written, answered = exchange.phase is not Phase.CONNECTING, exchange.phase is Phase.STREAMING
+            action = self.tier.attempt_failed(self.now_s, exchange, failure, written, answered, reused and written)
+            if isinstance(action, Forward) and action.fresh:
+                assert action.address == before
+            self.check(action)
+
+    @rule(which=small)
+    def leave(self, which: int) -> None:
+        if exchange := self.pick(which, Phase.CONNECTING, Phase.WAITING, Phase.STREAMING):
+            self.tier.client_gone(self.now_s, exchange)
+
+    @rule(which=small, total=st.booleans())
+    def expire(self, which: int, total: bool) -> None:
+        if exchange := self.pick(which, Phase.CONNECTING, Phase.WAITING, Phase.STREAMING):
+            self.check(self.tier.expired(self.now_s, exchange, total))
+
+    def check(self, action: RequestAction) -> None:
+        if not isinstance(action, Forward):
+            assert not isinstance(action, Reject) or action.status in {404, 502, 503, 504}
+            return
+        exchange = action.exchange
+        assert exchange.candidate is not None
+        target = exchange.candidate.target
+        assert self.tier.targets.get(target.name) is target, "removed"
+        assert action.address in target.addresses
+        assert action.address not in target.down
+        assert action.address not in exchange.tried
+        assert exchange.candidate in exchange.endpoint.routable
+        slots = target.settings.slots
+        assert not slots or target.in_flight <= slots
+
+    # -- surroundings ------------------------------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from([0.0, 0.01, 0.5, 5.0]))
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.tier.timer_fired(self.now_s)
+
+    @rule(place=small, address=small, up=st.booleans())
+    def flap(self, place: int, address: int, up: bool) -> None:
+        self.tier.address_changed(self.now_s, f"t{place % 4}", f"http://h{place % 4}:{address % 3}", up)
+        self.tier.address_changed(self.now_s, f"t{place % 4}", f"http://h{place % 4}:1", up)
+
+    @rule(variants=st.lists(small, max_size=4))
+    def retarget(self, variants: list[int]) -> None:
+        make = server if self.role == "leaf" else cell
+        self.tier.targets_changed([make(n, variant) for n, variant in enumerate(variants) if variant != 7])
+
+    @rule(policy=st.sampled_from(["", *POLICIES]), limit=st.integers(0, 4), names=st.sets(st.sampled_from(MODELS)))
+    def reconfigure(self, policy: str, limit: int, names: set[str]) -> None:
+        self.tier.endpoints_changed([EndpointSettings(name, policy, Limits(limit)) for name in sorted(names)])
+
+    @rule(which=small, policy=st.sampled_from(["", *POLICIES]))
+    def switch(self, which: int, policy: str) -> None:
+        names = sorted(self.tier.endpoints)
+        if names:
+            self.tier.policy_set(self.now_s, names[which % len(names)], policy)
+
+    @precondition(lambda self: self.role == "leaf")
+    @rule(place=small, count=st.integers(0, 3))
+    def learn_models(self, place: int, count: int) -> None:
+        self.tier.models_learned(self.now_s, f"t{place % 4}", MODELS[:count])
+
+    @precondition(lambda self: self.role == "root")
+    @rule(place=small, leaf=small, rif=small, k=st.integers(0, 4), models=st.integers(1, 3), more=st.integers(-3, 5))
+    def report(self, place: int, leaf: int, rif: int, k: int, models: int, more: int) -> None:
+        self.received = max(0, self.received + more)
+        state = EndpointState(
+            rif=rif,
+            k=float(k),
+            received={BOOT: self.received},
+            curve_version=3 if more > 0 else 0,
+            curve=CURVE if more > 2 else None,
+        )
+        line = State(endpoints=dict.fromkeys(MODELS[:models], state))
+        self.tier.state_reported(self.now_s, f"t{place % 4}", f"http://h{place % 4}:{leaf % 3}", line, 0.02)
+
+    # -- what always holds -------------------------------------------------------------------------------
+
+    @invariant()
+    def counts_are_true(self) -> None:
+        tier = self.tier
+        exchanges = list(tier.exchanges.values())
+        self.remember()
+        at_candidate = Counter(id(exchange.candidate) for exchange in exchanges)
+        at_target = Counter(id(exchange.candidate.target) for exchange in exchanges if exchange.candidate)
+        of_endpoint = Counter(id(exchange.endpoint) for exchange in exchanges)
+        for candidate in self.seen_candidates:
+            assert candidate.in_flight == at_candidate[id(candidate)]
+            mine = [exchange for exchange in exchanges if exchange.candidate is candidate]
+            owed_s = sum(exchange.prefill_s + exchange.decode_s for exchange in mine)
+            assert candidate.work_s == pytest.approx(owed_s, abs=1e-9)
+            assert candidate.work_s >= 0.0
+        for target in self.seen_targets:
+            assert target.in_flight == at_target[id(target)]
+        for endpoint in tier.endpoints.values():
+            assert endpoint.in_flight == of_endpoint[id(endpoint)]
+            self.endpoint_is_true(endpoint)
+
+    def endpoint_is_true(self, endpoint: Endpoint) -> None:
+        up = [c for c in endpoint.candidates.values() if c.target.up and c.k > 0]
+        assert endpoint.routable == up
+        assert endpoint.rif == sum(candidate.target.in_flight for candidate in up)
+        assert endpoint.k == sum(candidate.k for candidate in up)
+        for candidate in up:
+            assert self.tier.targets[candidate.target.name] is candidate.target
+            assert candidate in candidate.target.candidates
+        endpoint.refresh()  # a look from outside: whoever inspects a tier must not change what it does
+        for candidate in up:
+            assert candidate.load >= 0.0
+            assert endpoint.cost.ready(candidate)
+            assert candidate.cost == endpoint.cost.of(candidate)
+
+    def remember(self) -> None:
+        for target in self.tier.targets.values():
+            if target not in self.seen_targets:
+                self.seen_targets.append(target)
+            self.seen_candidates += [c for c in target.candidates if c not in self.seen_candidates]
+
+    def teardown(self) -> None:
+        for number, exchange in enumerate(list(self.tier.exchanges.values())):
+            self.now_s += 0.1
+            if number % 2 == 0:
+                self.tier.client_gone(self.now_s, exchange)
+            else:
+                self.tier.expired(self.now_s, exchange, True)
+        assert not self.tier.exchanges
+        self.counts_are_true()
+        assert all(endpoint.in_flight == endpoint.rif == 0 for endpoint in self.tier.endpoints.values())
+        assert all(candidate.work_s == 0.0 for candidate in self.seen_candidates)
+        comparison = replay(self.lines)
+        assert comparison.same, comparison.mismatches[0]
+        assert comparison.events == len(self.lines) - 1
+
+
+class LeafSequences(Sequences):
+    role = "leaf"
+
+
+class RootSequences(Sequences):
+    role = "root"
+
+
+@pytest.mark.parametrize("machine", [LeafSequences, RootSequences])
+def test_whatever_happens_counts_are_true_and_a_replay_does_the_same(machine: type[Sequences]) -> None:
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            derandomize=True,
+            deadline=None,
+            max_examples=50,
+            stateful_step_count=50,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -64,7 +64,8 @@ class Downstream(asyncio.Protocol):
         self._pipelined = 0
         self._reading = False  # a request has begun to arrive and is not whole
         self._in_head = False
-        self._head_bytes = 0
+        self._head_bytes = 0  # at least so much of the head has come
+        self._head_most = 0  # and at most
         self._read_bytes = 0  # by the last read
         self._began = False  # a request has begun within the last read
         self._ended = False  # a request has ended within the last read
@@ -144,6 +145,7 @@ class Downstream(asyncio.Protocol):
         if self._in_head:
             if self._began and self.responder is None:
                 self._watch(limits.header_timeout_s)  # once: a byte a second buys no more time
+            self._head_most += self._read_bytes
             if not self._ended:  # else most of what was read may be of the request before
                 self._head_bytes += self._read_bytes
             if self._head_bytes > limits.header_bytes:
@@ -189,7 +191,7 @@ class Downstream(asyncio.Protocol):
         self._request = Request()
         self._body = []
         self._reading = self._in_head = self._began = True
-        self._head_bytes = 0
+        self._head_bytes = self._head_most = 0
 
     def on_url(self, url: bytes) -> None:
         """A piece of the URL."""
@@ -212,7 +214,7 @@ class Downstream(asyncio.Protocol):
         request.keep_alive = parser.should_keep_alive()
         limits = self.listener.limits
         fault = request.read_head(limits)
-        if self._head_bytes + self._read_bytes > limits.header_bytes:
+        if self._head_most + self._read_bytes > limits.header_bytes:
             fault = fault or request.check_head_size(limits)
         if fault is not None:
             self._refuse(fault)

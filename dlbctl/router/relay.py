@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from dlbctl.core.events import Arrival, Cancel, Failure, Forward, Reject, RequestAction, Usage
+from dlbctl.core.exchange import Phase
 from dlbctl.router.http1 import HOP_BY_HOP, PEER_PREFIX, REASONS, Headers, error_body
 from dlbctl.router.usage import find_usage, longer_tail
 from dlbctl.router.wheel import NEVER
@@ -139,7 +140,8 @@ class Relay:
         self._written = True
         now_s = self._router.clock()
         for tier, exchange in self._hops:
-            tier.attempt_started(now_s, exchange)
+            if exchange.phase is Phase.CONNECTING:  # a retry within a cell is none for the tier outside it
+                tier.attempt_started(now_s, exchange)
         tier, exchange = self._hops[-1]
         self._watch(tier.timeouts(exchange.endpoint).first_byte_s)
         request = self._request
@@ -214,13 +216,15 @@ class Relay:
 
     def lost(self, failure: Failure) -> None:
         """The attempt ended before the answer was whole."""
+        # A server that began to answer has seen the request, on whatever connection.
+        reused = self._reused and self._upstream is not None and not self._upstream.heard
         self._connecting = None
         self._upstream = None
         self.flush()
         self._failure = failure
         tier, exchange = self._hops[-1]
         now_s = self._router.clock()
-        self._do(tier, tier.attempt_failed(now_s, exchange, failure, self._written, self._answered, self._reused))
+        self._do(tier, tier.attempt_failed(now_s, exchange, failure, self._written, self._answered, reused))
 
     # -- the client's side (Responder) -------------------------------------------------------------------
 

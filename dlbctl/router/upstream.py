@@ -99,12 +99,15 @@ class Pool:
 
     async def _connect(self, waiting: Answered) -> None:
         address = self.address
+        upstream = Upstream(self)
         try:
-            _, upstream = await self._loop.create_connection(
-                lambda: Upstream(self), address.host, address.port, ssl=self._tls
-            )
+            await self._loop.create_connection(lambda: upstream, address.host, address.port, ssl=self._tls)
         except OSError:  # refused, unreachable, unknown name, TLS
             waiting.lost(Failure.REFUSED)
+        except asyncio.CancelledError:
+            # Made and not yet handed over: uvloop closes such a transport without telling its protocol.
+            self.open.discard(upstream)
+            raise
         else:
             waiting.connected(upstream)
 
@@ -126,6 +129,8 @@ class Upstream(asyncio.Protocol):
         self._head_request = False
         self._complete = False
         self._reusable = False
+        self.heard = False  # something of the answer has come
+        self._surplus = False  # more has come than was asked for
 
     def __repr__(self) -> str:
         return f"<Upstream {self.pool.address.url} {'busy' if self.waiting else 'idle'}>"
@@ -135,7 +140,7 @@ class Upstream(asyncio.Protocol):
         self.waiting = waiting
         self._headers = []
         self._reason = b""
-        self._begun = self._to_eof = self._complete = self._reusable = False
+        self._begun = self._to_eof = self._complete = self._reusable = self.heard = False
         self._head_request = head_request
         if len(body) < 16_384:
             self.transport.write(data + body)
@@ -184,11 +189,13 @@ class Upstream(asyncio.Protocol):
         if waiting is None:
             self.transport.abort()  # an answer nobody asked for: this connection is out of step
             return
+        self.heard = True
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if isinstance(error, httptools.HttpParserCallbackError):
                 _LOG.exception("a fault of our own while reading an answer on %r", self)
+            self._surplus = True
             if not self._complete:
                 self.abort()
                 waiting.lost(Failure.PROTOCOL)
@@ -215,6 +222,9 @@ class Upstream(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """The head is whole."""
+        if self._begun:
+            self._surplus = True  # a second answer
+            return
         status = self._parser.get_status_code()
         if status < 200 or self.waiting is None:
             return  # interim: the answer itself is still to come
@@ -231,7 +241,8 @@ class Upstream(asyncio.Protocol):
 
     def on_body(self, piece: bytes) -> None:
         """A piece of the body."""
-        self._pieces.append(piece)
+        if not self._complete:
+            self._pieces.append(piece)
 
     def on_message_complete(self) -> None:
         """An answer is whole, or an interim one has passed."""
@@ -246,7 +257,12 @@ class Upstream(asyncio.Protocol):
 
     def _release(self, waiting: Answered) -> None:
         self.waiting = None
-        if self._reusable and not self.transport.is_closing() and len(self.pool.idle) < IDLE_PER_ADDRESS:
+        if (
+            self._reusable
+            and not self._surplus
+            and not self.transport.is_closing()
+            and len(self.pool.idle) < IDLE_PER_ADDRESS
+        ):
             self.pool.idle.append(self)
         else:
             self.transport.close()

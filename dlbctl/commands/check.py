@@ -16,6 +16,7 @@ def check(file: Path = typer.Argument(help="A root.toml, leaf.toml or fleet.toml
 
     import tomli
 
+    from dlbctl.fleet.settings import load_fleet
     from dlbctl.router.config import LeafFile, RootFile, load, read_token
 
     try:
@@ -32,5 +33,8 @@ def check(file: Path = typer.Argument(help="A root.toml, leaf.toml or fleet.toml
         leaf = load(file, LeafFile, os.environ)
         read_token(leaf.leaf)
         output.show(f"{file}: a leaf of {len(leaf.server)} servers in {leaf.leaf.cell}: ok")
+    elif "region" in tables:
+        fleet = load_fleet(file)
+        output.show(f"{file}: a fleet of {len(fleet.region)} regions: ok")
     else:
-        raise ConfigError(f"{file}: has neither [root] nor [leaf]", hint="which router is it for?")
+        raise ConfigError(f"{file}: has neither [root], [leaf] nor [[region]]", hint="what is it for?")

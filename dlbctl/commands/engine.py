@@ -49,6 +49,7 @@ def engine(
     from dlbctl.engine.faults import Faults
     from dlbctl.engine.process import address, bind, serve
     from dlbctl.engine.server import EngineOptions
+    from dlbctl.fleet.lifeline import watch_lifeline
 
     faults = Faults(error_rate=error_rate, hang_rate=hang_rate, crash_after=crash_after, slowdown=slowdown)
     options = EngineOptions(
@@ -60,6 +61,7 @@ def engine(
         seed=seed,
         faults=faults,
     )
+    watch_lifeline()
     loaded = _profile(profile, max_num_seqs)
     sockets = bind(host, port, count)
     urls = [address(sock) for sock in sockets]

@@ -18,7 +18,7 @@ app = typer.Typer(help="Show the live state of a running router.", no_args_is_he
 
 WATCH_S = 1.0
 
-ADMIN = typer.Option(None, "--admin", help=ADMIN_HELP)
+ADMIN = typer.Option(None, "--admin", metavar="ADDR", help=ADMIN_HELP)
 JSON = typer.Option(False, "--json", help="Print JSON for machines.")
 WATCH = typer.Option(False, "--watch", "-w", help="Refresh every second until Ctrl-C.")
 

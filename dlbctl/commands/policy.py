@@ -12,7 +12,7 @@ from dlbctl.core.errors import DlbctlError, UsageError
 
 app = typer.Typer(help="Show or switch the policies of a running router.", no_args_is_help=True)
 
-ADMIN = typer.Option(None, "--admin", help=ADMIN_HELP)
+ADMIN = typer.Option(None, "--admin", metavar="ADDR", help=ADMIN_HELP)
 JSON = typer.Option(False, "--json", help="Print JSON for machines.")
 
 

@@ -292,7 +292,7 @@ class Tier:
             action = self._forward(now_s, exchange)
             if isinstance(action, Forward):
                 return action
-        self._count_outcome(now_s, candidate, failed=True)
+        self._count_outcome(now_s, candidate, failed=failure is not Failure.NO_ROOM)
         self._forget(exchange)
         return Reject(*FAILURES[failure])
 

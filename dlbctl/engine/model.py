@@ -118,7 +118,7 @@ class EngineModel:
         assert output_tokens >= 1
         assert prompt_tokens + output_tokens <= self.profile.max_model_tokens
         assert len(block_hashes) <= prompt_tokens // self.profile.block_tokens
-        if self.waiting >= self._queue_limit and not self._has_room():
+        if self.waiting - self._places() >= self._queue_limit:
             return None
         sequence = Sequence(prompt_tokens, output_tokens, block_hashes, now_s)
         self._waiting[sequence] = None
@@ -170,9 +170,9 @@ class EngineModel:
             self._finish(sequence, now_s)
         return StepResult(started, finished)
 
-    def _has_room(self) -> bool:
-        """With `queue_limit` 0 a request still gets in when the batch has a place for it at the next step."""
-        return self.running + self.waiting < self.profile.max_num_seqs
+    def _places(self) -> int:
+        """How many of the queue the next step takes, as far as is known; its limit is for the rest."""
+        return 0 if self._blocked_at == self.pool.version else self.profile.max_num_seqs - self.running
 
     def _admit(self) -> None:
         """First come, first served; the head of the queue waits for memory and all others behind it."""

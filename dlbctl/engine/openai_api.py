@@ -85,10 +85,6 @@ class _Common(Struct, kw_only=True):
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
 
-    def prompt_of(self, block_tokens: int) -> Prompt:
-        """The prompt, counted and hashed; ApiError when it has a form that is not supported."""
-        raise NotImplementedError
-
 
 class ChatRequest(_Common, kw_only=True):
     """The body of /v1/chat/completions."""
@@ -106,7 +102,7 @@ class CompletionRequest(_Common, kw_only=True):
     prompt: str | list[Any]
 
     def prompt_of(self, block_tokens: int) -> Prompt:
-        """One text or one list of token ids."""
+        """One text or one list of token ids; ApiError for anything else."""
         if isinstance(self.prompt, str):
             return prompt.from_text(self.prompt, block_tokens)
         if set(map(type, self.prompt)) == {int} and 0 <= min(self.prompt) <= max(self.prompt) < 2**31:

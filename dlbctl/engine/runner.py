@@ -7,13 +7,29 @@ from typing import TYPE_CHECKING, Protocol
 from dlbctl.engine.model import EngineModel, Sequence, State
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from dlbctl.engine.prompt import Prompt
 
 _GIVE_UP_S = 0.25
 """A loop that is later than this does not catch up: the lost time is gone, and the lag meter tells."""
+
+
+class Timer(Protocol):
+    """What can still be called off."""
+
+    def cancel(self) -> None:
+        """Call it off."""
+
+
+class Clock(Protocol):
+    """The two things of an event loop that a runner needs."""
+
+    def time(self) -> float:
+        """Seconds since some beginning."""
+
+    def call_at(self, when: float, callback: Callable[[], None], /) -> Timer:
+        """Call back at a time, or at once if it is past."""
 
 
 class Reader(Protocol):
@@ -29,28 +45,23 @@ class Reader(Protocol):
 
 
 class Runner:
-    """Runs one engine model by the loop's clock. Steps follow each other without drift."""
+    """Runs one engine model by a clock. Steps follow each other without drift."""
 
-    def __init__(
-        self,
-        model: EngineModel,
-        loop: asyncio.AbstractEventLoop,
-        on_ended: Callable[[Sequence], None],
-    ) -> None:
+    def __init__(self, model: EngineModel, clock: Clock, on_ended: Callable[[Sequence], None]) -> None:
         self.model = model
-        self._loop = loop
+        self._clock = clock
         self._on_ended = on_ended
         self._readers: dict[Sequence, Reader] = {}
         self._due: dict[int, list[Sequence]] = {}
         self._step_ends_s = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
 
     def __repr__(self) -> str:
         return f"<Runner {self.model!r}>"
 
     def submit(self, prompt: Prompt, output_tokens: int, reader_of: Callable[[Sequence], Reader]) -> Sequence | None:
         """Queue a request and make it a reader; None, and no reader, when the queue is full."""
-        now_s = self._loop.time()
+        now_s = self._clock.time()
         sequence = self.model.submit(now_s, prompt.tokens, output_tokens, prompt.block_hashes)
         if sequence is not None:
             self._readers[sequence] = reader_of(sequence)
@@ -76,10 +87,10 @@ class Runner:
             self._timer = None
             return
         self._step_ends_s = now_s + duration_s
-        self._timer = self._loop.call_at(self._step_ends_s, self._end_step)
+        self._timer = self._clock.call_at(self._step_ends_s, self._end_step)
 
     def _end_step(self) -> None:
-        now_s = self._loop.time()
+        now_s = self._clock.time()
         if now_s - self._step_ends_s < _GIVE_UP_S:
             now_s = self._step_ends_s
         result = self.model.finish_step(now_s)

@@ -205,9 +205,9 @@ class EngineServer:
         except msgspec.MsgspecError as error:
             raise ApiError(400, str(error)) from error
         self._set_faults(faults)
-        exchange.reply(200, _JSON, msgspec.json.encode(faults))
         if faults.down:
             self._cut_connections(spare=exchange)
+        exchange.reply(200, _JSON, msgspec.json.encode(faults))
 
     def _set_faults(self, faults: Faults) -> None:
         self._faults = faults

@@ -85,7 +85,6 @@ class DelayLine:
         self._opened_s = opened_s
         self._queue: deque[tuple[float, bytes | Mark]] = deque()
         self._queued_bytes = 0
-        self._last_arrival_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._source: asyncio.Transport | None = None
         self._source_held = False
@@ -152,9 +151,8 @@ class DelayLine:
         return self._sink is None and self._queue[0][1] is not Mark.OPEN
 
     def _push(self, item: bytes | Mark, arrival_s: float) -> None:
-        # TCP keeps order: what jitter or a shorter delay would let overtake waits for what is ahead.
-        self._last_arrival_s = max(self._last_arrival_s, arrival_s)
-        self._queue.append((self._last_arrival_s, item))
+        # TCP keeps order: what jitter or a shorter delay would let overtake waits behind what was sent before.
+        self._queue.append((arrival_s, item))
         self.arm()
 
     def _due_s(self) -> float:

@@ -66,8 +66,7 @@ def write_toml(path: Path, tables: Tables) -> None:
 
 
 def _cell(region: Region, leaf: str) -> Tables:
-    tags = {"tags": list(region.tags)} if region.tags else {}
-    return {"name": region.name, **tags, "leaves": [leaf]}
+    return {"name": region.name, "leaves": [leaf]}
 
 
 def _link(settings: FleetSettings, source: str, destination: str, leaf: str) -> Tables:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import tempfile
 import time
+from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
@@ -103,11 +104,7 @@ class RunFolder:
 
 def fresh_folder() -> Path:
     """Make a new folder for one run under this user's runtime folder."""
-    parent = _runs()
-    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if parent.stat().st_uid != os.getuid():
-        raise DlbctlError(f"{parent}: belongs to another user", hint="Choose a folder of your own with --dir.")
-    return Path(tempfile.mkdtemp(prefix="up-", dir=parent))
+    return Path(tempfile.mkdtemp(prefix="up-", dir=_own(_runs())))
 
 
 def read_record(path: Path) -> FleetRecord:
@@ -172,7 +169,19 @@ def _is_running(folder: Path) -> bool:
 
 
 def _socket_folder(folder: Path) -> Path:
-    """Return the run's folder, or a short one beside it where a socket's whole path would not fit the kernel."""
+    """Return the run's folder, or a short one instead where a socket's whole path would not fit the kernel.
+
+    The short one's name follows from the run's, so that the next fleet there clears away what a killed one left.
+    """
     if len(os.fsencode(folder)) + 1 + _LONGEST_SOCKET_NAME <= _SOCKET_PATH_BYTES:
         return folder
-    return Path(tempfile.mkdtemp(prefix="dlbctl-", dir="/tmp"))  # the shortest there is; mode 0700
+    digest = blake2b(os.fsencode(folder), digest_size=6).hexdigest()
+    return _own(Path("/tmp") / f"dlbctl-{os.getuid()}-{digest}")  # noqa: S108 - the shortest there is; _own checks it
+
+
+def _own(folder: Path) -> Path:
+    """Make a folder that only this user can enter; DlbctlError where somebody else was first."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        raise DlbctlError(f"{folder}: belongs to another user", hint="Choose a folder of your own with --dir.")
+    return folder

@@ -24,35 +24,66 @@ Port = Annotated[int, Meta(ge=0, le=65535)]
 class Region(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """One region: a cell with its engines and leaf, and the root that its clients use."""
 
-    name: RegionName
-    engines: Annotated[int, Meta(ge=1, le=64)] = 4
-    profile: str = "l40s"
-    time_factor: Positive | None = None  # default: the fleet's
-    slowdown: Positive | None = None  # of all engines of the region, to make cells differ
-    slots: Annotated[int, Meta(ge=0)] | None = None  # per server, as the leaf file has it
-    demand: Weight = 1.0  # share of the clients, in the replay command that `up` suggests
-    port: Port = 0  # of the root's client listener; 0: any free one
-    tags: tuple[str, ...] = ()  # of the cell, for residency rules
+    name: Annotated[RegionName, Meta(description="What the region and its cell are called.")]
+    engines: Annotated[int, Meta(ge=1, le=64, description="How many engines its cell has.")] = 4
+    profile: Annotated[str, Meta(description="What its engines are, as `dlbctl engine --profile` takes it.")] = "l40s"
+    time_factor: Annotated[
+        Positive | None,
+        Meta(description="How many times faster than life its engines run; when left out, the fleet's."),
+    ] = None
+    slowdown: Annotated[
+        Positive | None,
+        Meta(description="How many times slower than their profile its engines are, to make cells differ."),
+    ] = None
+    slots: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description="`slots` of each of its servers in the leaf's file."),
+    ] = None
+    demand: Annotated[
+        Weight,
+        Meta(description="Weight of its root in the replay command that `dlbctl up` suggests."),
+    ] = 1.0
+    port: Annotated[Port, Meta(description="Port of its root for clients; 0 for any free one.")] = 0
 
 
 class Override(Struct, forbid_unknown_fields=True, frozen=True):
     """Tables in the form of the generated files, merged over them; the routers validate what comes out."""
 
-    root: dict[str, Any] = {}
-    leaf: dict[str, Any] = {}
+    root: Annotated[dict[str, Any], Meta(description="Merged over each generated root.toml.")] = {}
+    leaf: Annotated[dict[str, Any], Meta(description="Merged over each generated leaf.toml.")] = {}
 
 
 class FleetSettings(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """A whole local fleet."""
 
-    region: Annotated[tuple[Region, ...], Meta(min_length=1)]
-    model: Annotated[str, Meta(min_length=1)] = "qwen3-35b"
-    policy: str = "discrete/latency"
-    time_factor: Positive = 1.0
-    stream_interval: Annotated[int, Meta(ge=1)] = 4
-    jitter_ms: Milliseconds = 0.0
-    delay_ms: dict[str, dict[str, Milliseconds]] = {}
-    override: Override = Override()
+    region: Annotated[
+        tuple[Region, ...],
+        Meta(
+            min_length=1,
+            description="A region: a cell with its engines and leaf, and the root that its clients use. At least one.",
+        ),
+    ]
+    model: Annotated[str, Meta(min_length=1, description="The model that every engine serves.")] = "qwen3-35b"
+    policy: Annotated[str, Meta(description="Its policy in every root, `MECHANISM/COST`.")] = "discrete/latency"
+    time_factor: Annotated[Positive, Meta(description="How many times faster than life the engines run.")] = 1.0
+    stream_interval: Annotated[
+        int,
+        Meta(ge=1, description="Tokens in one event of a stream: more make fewer writes."),
+    ] = 4
+    jitter_ms: Annotated[Milliseconds, Meta(description="Up to so much is added to each one-way delay, at random.")] = (
+        0.0
+    )
+    delay_ms: Annotated[
+        dict[str, dict[str, Milliseconds]],
+        Meta(
+            description="One-way delay by source and destination, `delay_ms.eu-frankfurt.ap-seoul = 105`; the way back "
+            "has the same unless it is given too, and pairs left out have that of a built-in table of cloud regions."
+        ),
+    ] = {}
+    override: Annotated[
+        Override,
+        Meta(description="Tables merged over the generated files, which are checked as a whole afterwards."),
+    ] = Override()
 
     def one_way_ms(self, source: str, destination: str) -> float | None:
         """Return the delay from one region to another in ms: the file's, its reverse or the table's."""

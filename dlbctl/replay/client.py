@@ -26,22 +26,15 @@ if TYPE_CHECKING:
 class Pool:
     """The connections to one target, last used first; their number follows the load."""
 
-    def __init__(
-        self,
-        target: Target,
-        *,
-        connect_timeout_s: float,
-        tls: ssl.SSLContext | None,
-    ) -> None:
+    def __init__(self, target: Target, *, connect_timeout_s: float, tls: ssl.SSLContext | None) -> None:
         self._target = target
         self._connect_timeout_s = connect_timeout_s
         self._tls = tls if target.scheme == "https" else None
         self._idle: list[Connection] = []
-        self._open: set[Connection] = set()
         self._addresses: list[tuple[str, int]] = []
 
     def __repr__(self) -> str:
-        return f"<Pool {self._target.name}: {len(self._open)} open, {len(self._idle)} idle>"
+        return f"<Pool {self._target.name}: {len(self._idle)} idle>"
 
     async def take(self) -> Connection:
         """An idle connection, or a new one. Raises what `open` does."""
@@ -55,8 +48,8 @@ class Pool:
             return await self._connect()
 
     def close(self) -> None:
-        """Close every connection."""
-        for connection in list(self._open):
+        """Close the idle connections; those in use belong to who took them."""
+        for connection in list(self._idle):
             connection.drop()
 
     async def _resolve(self) -> list[tuple[str, int]]:
@@ -82,13 +75,11 @@ class Pool:
                 if failure is None or not isinstance(error, ConnectionRefusedError):
                     failure = error
             else:
-                self._open.add(connection)
                 return connection
         assert failure is not None
         raise failure
 
     def _forget(self, connection: Connection) -> None:
-        self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
 
@@ -118,13 +109,13 @@ class Client:
                 continue
             except TimeoutError:
                 answer.fail("connect-timeout", time.monotonic())
-            except OSError as error:
+            except (OSError, UnicodeError) as error:  # UnicodeError: a name that DNS cannot hold
                 answer.fail("connect-failed", time.monotonic(), str(error))
             return
         answer.fail("refused", time.monotonic(), "every target refused the connection")
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close what is idle."""
         for pool in self._pools.values():
             pool.close()
 

@@ -46,6 +46,8 @@ def _connect_failure(target: Target, timeout_s: float) -> str | None:
         socket.create_connection((target.host, target.port), timeout=timeout_s).close()
     except OSError as error:
         return f"{target.url}: {error.strerror or error}"
+    except UnicodeError as error:
+        return f"{target.url}: no name that DNS can hold: {error}"
     return None
 
 

@@ -99,6 +99,7 @@ class Run:
             await self._send_all()
         finally:
             watching.cancel()
+            self._schedule.stop()
             self.loop_lag.stop()
             self._client.close()
             self._watch(self._standing())
@@ -127,7 +128,13 @@ class Run:
     def _release(self, index: int) -> None:
         task = self._group.create_task(self._carry(index, self._requests.take()))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._settle)
+
+    def _settle(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            # The group has begun to end the run, and takes no task any more.
+            self._schedule.stop()
 
     async def _carry(self, index: int, request: Request) -> None:
         row = self._plan.rows[index]

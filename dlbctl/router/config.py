@@ -75,13 +75,12 @@ class RouterSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         float,
         Meta(description="Seconds that requests in flight may then take to end; what is left is cut."),
     ] = 600.0
-    probe_interval_ms: Annotated[
-        float,
-        Meta(description="Milliseconds between the states that a root wants from each cell, 2 to 1000."),
-    ] = 10.0
     event_log: Annotated[
         str,
-        Meta(description="File for a log of the events that decisions follow from; empty for none."),
+        Meta(
+            description="File for a log of the events that decisions follow from, in parts: `FILE`, `FILE.1` and so "
+            "on. It holds no text of requests. Empty for none."
+        ),
     ] = ""
     seed: Annotated[
         int,
@@ -93,6 +92,10 @@ class RootSection(RouterSection, frozen=True, forbid_unknown_fields=True, kw_onl
     """The `[root]` table."""
 
     cell: Annotated[str, Meta(description="The cell that this root stands in.")] = "local"
+    probe_interval_ms: Annotated[
+        float,
+        Meta(description="Milliseconds between the states that a root wants from each cell, 2 to 1000."),
+    ] = 10.0
 
 
 class LeafSection(RouterSection, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -157,6 +160,10 @@ class RootFile(Struct, frozen=True, forbid_unknown_fields=True):
     def check(self, file: str) -> None:
         """Raise ConfigError for what types cannot say."""
         _check_section(self.root, f"{file}: root", peer_listen="")
+        if not 2 <= self.root.probe_interval_ms <= 1000:
+            raise ConfigError(f"{file}: root.probe_interval_ms: {self.root.probe_interval_ms:g} is outside 2 to 1000")
+        if not self.root.listen:
+            raise ConfigError(f"{file}: root.listen: a root needs a place for clients", hint='"127.0.0.1:8080"')
         _check_common(self.endpoint, self.timeouts, file)
         if not self.cell:
             raise ConfigError(f"{file}: cell is missing", hint="a root needs at least one [[cell]] to route to")
@@ -304,8 +311,6 @@ def _check_section(section: RouterSection, where: str, *, peer_listen: str) -> N
     for key in ("readiness_grace_s", "drain_s"):
         if getattr(section, key) < 0:
             raise ConfigError(f"{where}.{key}: cannot be negative")
-    if not 2 <= section.probe_interval_ms <= 1000:
-        raise ConfigError(f"{where}.probe_interval_ms: {section.probe_interval_ms:g} is outside 2 to 1000")
     if section.listen:
         host_and_port(section.listen, f"{where}.listen")
     if section.admin and not section.admin.startswith("unix:"):

@@ -148,6 +148,9 @@ class Relay:
         address, client = upstream.pool.address, self._downstream.client
         head = self._router.head_for(address, request, exchange, client, to_leaf=tier.role == "root")
         upstream.ask(self, head, request.body, head_request=request.method == b"HEAD")
+        if len(request.body) > self._downstream.listener.limits.replay_bytes:
+            request.body = b""
+            self._reused = False  # without its body it cannot be sent again
 
     def head(self, status: int, reason: bytes, headers: Headers, *, sized: bool, bodiless: bool) -> None:
         """The answer's head: pass it on with our headers in place of the hop's."""

@@ -102,7 +102,7 @@ def _page_name(command: Command) -> str:
 
 
 def _options_in_brief(command: Command) -> list[tuple[str, str]]:
-    return [(option.names[0], option.value) for option in command.options]
+    return [("|".join((option.names[0], *option.off)), option.value) for option in command.options]
 
 
 def _argument_in_brief(argument: Parameter) -> str:

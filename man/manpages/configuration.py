@@ -10,19 +10,22 @@ from msgspec import Struct
 
 from dlbctl.core.policy import COSTS, MECHANISMS, Cost
 from dlbctl.core.settings import DEFAULT_POLICY
+from dlbctl.fleet.settings import FleetSettings
 from dlbctl.router.config import LeafFile, RootFile
 from manpages.roff import Page, bold, inline, italic
 from manpages.structures import Table, tables
 
+HERE = Path(__file__).parent
+
 
 class ConfigFile(NamedTuple):
-    """A kind of configuration file. found: where it is looked for. example: a complete one, beside this module."""
+    """A kind of configuration file. found: where it is looked for. example: a complete one."""
 
     name: str
     structure: type[Struct]
     summary: str
     found: str
-    example: str
+    example: Path
 
 
 Owners: TypeAlias = dict[type[Struct], tuple[ConfigFile, Table]]
@@ -34,14 +37,21 @@ FILES = (
         RootFile,
         "Configures `dlbctl root`: where clients connect, and the cells that their requests may go to.",
         "./root.toml, /etc/dlbctl/root.toml",
-        "root.toml",
+        HERE / "root.toml",
     ),
     ConfigFile(
         "leaf.toml",
         LeafFile,
         "Configures `dlbctl leaf`: a cell's servers, and where roots reach this leaf.",
         "./leaf.toml, /etc/dlbctl/leaf.toml",
-        "leaf.toml",
+        HERE / "leaf.toml",
+    ),
+    ConfigFile(
+        "FLEET.toml",
+        FleetSettings,
+        "Configures `dlbctl up`: regions, their engines, and the delays between them.",
+        "FLEET.toml",
+        HERE.parent.parent / "examples" / "configs" / "fleet-laptop.toml",
     ),
 )
 
@@ -71,7 +81,7 @@ it is the text itself.
 
 
 def configuration_page(version: str) -> Page:
-    """The page of every kind of configuration file."""
+    """The page of all configuration files."""
     page = Page("dlbctl.toml", 5, "configuration files of dlbctl", version)
     page.heading("DESCRIPTION")
     page.text(DESCRIPTION)
@@ -89,7 +99,7 @@ def configuration_page(version: str) -> Page:
     page.heading("EXAMPLES")
     for file in FILES:
         page.text(f"A whole {file.name}:")
-        page.code((Path(__file__).parent / file.example).read_text(encoding="utf-8"))
+        page.code(file.example.read_text(encoding="utf-8"))
     page.heading("SEE ALSO")
     page.text("dlbctl(1), dlbctl-check(1), dlbctl-leaf(1), dlbctl-policy(1), dlbctl-root(1)")
     return page

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import enum
 import inspect
+import re
 import typing
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 # What stands for a value of each type, where the parameter does not say itself.
-STAND_INS: dict[Any, str] = {Path: "FILE", int: "N", float: "X"}
+STAND_INS: dict[Any, str] = {Path: "PATH", int: "N", float: "X"}
+
+# How a help text tells the default itself, in a remark at its end.
+_TOLD_DEFAULT = re.compile(r"\.?\s*[\[(]default: (?P<default>.*)[\])]\.?$")
 
 
 class Parameter(NamedTuple):
@@ -49,8 +53,8 @@ class Command(NamedTuple):
 
     @property
     def brief(self) -> str:
-        """Its help as half a line: up to the first colon or full stop, in lower case."""
-        line = self.help[0].split(": ")[0].split(". ")[0].rstrip(".")
+        """Its help as half a line: up to the first mark of punctuation, its first letter small."""
+        line = re.split(r"[.,:;](?:\s|$)", self.help[0])[0]
         return line[:1].lower() + line[1:]
 
 
@@ -87,11 +91,10 @@ def _parameter(given: Any, types: dict[str, Any]) -> Parameter:
     names = () if given.param_type_name == "argument" else tuple(sorted(given.opts, key=len, reverse=True))
     flag = bool(names) and given.is_flag
     value = "" if flag else given.metavar or _stand_in(given.name, types.get(given.name), argument=not names)
-    if given.nargs == -1:
-        value += " ..."
-    return Parameter(
-        names, tuple(given.secondary_opts), value, given.help or "", tuple(_facts(given)), bool(given.required)
-    )
+    if not names:
+        value = value.removesuffix("]").removeprefix("[") + " ..." * (given.nargs == -1)
+    text = _TOLD_DEFAULT.sub(".", given.help or "")
+    return Parameter(names, tuple(given.secondary_opts), value, text, tuple(_facts(given)), bool(given.required))
 
 
 def _stand_in(name: str, kind: Any, *, argument: bool) -> str:
@@ -114,7 +117,7 @@ def _facts(given: Any) -> Iterable[str]:
     if given.envvar:
         yield f"Without it, the environment variable `{given.envvar}` is read."
     if default := _default(given):
-        yield f"Default: `{default}`."
+        yield f"Default: {default}."
 
 
 def _bound(given: Any, which: str) -> float | None:
@@ -123,14 +126,14 @@ def _bound(given: Any, which: str) -> float | None:
 
 
 def _default(given: Any) -> str:
-    """The default in words; empty where there is none, or where the help tells it."""
+    """The default in words, those of the help where it has some; empty where there is none."""
+    if told := _TOLD_DEFAULT.search(given.help or ""):
+        return told["default"]
     value = given.default
-    if given.show_default is False or "default:" in (given.help or "") or callable(value):
-        return ""
     if isinstance(value, bool):
-        return str((given.opts if value else given.secondary_opts or [""])[0])
+        value = given.opts[0] if value else next(iter(given.secondary_opts), None)
     if isinstance(value, enum.Enum):
         value = value.value
-    if value in (None, "", (), []):
+    if value in (None, "", (), []) or callable(value) or given.show_default is False:
         return ""
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 
 WIDTH = 78
 MARK = '.\\" Written by man/make_man.py from the code, which is the place to change it.'
-# No hyphenation, which would split names that are to be typed, and no stretched lines.
-PLAIN = (".nh", ".ad l")
+# No hyphenation, which would split names that are to be typed, and no stretched lines. HY is what groff's
+# macros turn hyphenation on again with after an example.
+PLAIN = (".nr HY 0", ".nh", ".ad l")
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`(\[])")
 # What is set in bold inside a text: `code`, page(1) and --option.

@@ -101,22 +101,25 @@ def _without_none(kinds: tuple[inspect.Type, ...]) -> list[inspect.Type]:
     return [kind for kind in kinds if not isinstance(kind, inspect.NoneType)]
 
 
-def _in_words(node: inspect.Type) -> str:
+def _in_words(node: inspect.Type, s: str = "") -> str:
+    """A type as people say it. s: the plural's, where there are many."""
     match _bare(node):
         case inspect.LiteralType(values=values):
             return " or ".join(f"`{_literal(value)}`" for value in values)
         case inspect.VarTupleType(item_type=item) | inspect.ListType(item_type=item):
-            return f"array of {_in_words(item)}s"
+            return f"array{s} of {_in_words(item, 's')}"
         case inspect.DictType(value_type=value):
-            return "table" if isinstance(_bare(value), inspect.AnyType) else f"table of {_in_words(value)}s"
+            return f"table{s}" if isinstance(_bare(value), inspect.AnyType) else f"table{s} of {_in_words(value, 's')}"
         case inspect.UnionType(types=kinds):
-            return " or ".join(_in_words(kind) for kind in _without_none(kinds))
-        case inspect.IntType() | inspect.FloatType() as number:
-            return ("integer" if isinstance(number, inspect.IntType) else "number") + _range(number)
+            return " or ".join(_in_words(kind, s) for kind in _without_none(kinds))
+        case inspect.IntType() as number:
+            return f"integer{s}{_range(number)}"
+        case inspect.FloatType() as number:
+            return f"number{s}{_range(number)}"
         case inspect.StrType():
-            return "string"
+            return f"string{s}"
         case inspect.BoolType():
-            return "boolean"
+            return f"boolean{s}"
         case other:
             raise TypeError(f"a configuration key of type {other} has no words yet: add them here")
 

@@ -70,11 +70,18 @@ def _running(system: System, site: Site) -> Iterator[Running]:
         site.group.stop()
 
 
+def _warn_of_load() -> None:
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > cores / 2:
+        print(f"note: load average {load:.1f} on {cores} cores: figures and ratios will vary", file=sys.stderr)
+
+
 def _measure(arguments: argparse.Namespace, folder: Path) -> dict[str, list[Figures]]:
     """Start what can be started, then let everything take turns; figures by system."""
     cores = Cores.of_this_machine()
     os.sched_setaffinity(0, cores.clients)
     amounts = Amounts(loaded=arguments.requests)
+    _warn_of_load()
     with ExitStack() as stack:
         upstreams = stack.enter_context(_upstreams(cores, folder))
         started: list[Running] = []

@@ -27,9 +27,10 @@ def _server(respond: Respond) -> Iterator[int]:
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
-            while self.rfile.readline() != b"\r\n":
-                pass
-            self.wfile.write(respond(traffic.tag_in(self.rfile.read(traffic.BODY_BYTES))))
+            for line in self.rfile:
+                if line == b"\r\n":
+                    self.wfile.write(respond(traffic.tag_in(self.rfile.read(traffic.BODY_BYTES))))
+                    return
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

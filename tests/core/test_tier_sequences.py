@@ -172,14 +172,17 @@ class Sequences(RuleBasedStateMachine):
     @rule(place=small, leaf=small, rif=small, k=st.integers(0, 4), models=st.integers(1, 3), more=st.integers(-3, 5))
     def report(self, place: int, leaf: int, rif: int, k: int, models: int, more: int) -> None:
         self.received = max(0, self.received + more)
-        state = EndpointState(
-            rif=rif,
-            k=float(k),
-            received={BOOT: self.received},
-            curve_version=3 if more > 0 else 0,
-            curve=CURVE if more > 2 else None,
-        )
-        line = State(endpoints=dict.fromkeys(MODELS[:models], state))
+        states = {
+            model: EndpointState(
+                rif=rif,
+                k=float(k if number == 0 else (k + rif) % 3),
+                received={BOOT: self.received},
+                curve_version=3 if more > 0 else 0,
+                curve=CURVE if more > 2 else None,
+            )
+            for number, model in enumerate(MODELS[:models])
+        }
+        line = State(endpoints=states)
         self.tier.state_reported(self.now_s, f"t{place % 4}", f"http://h{place % 4}:{leaf % 3}", line, 0.02)
 
     # -- what always holds -------------------------------------------------------------------------------

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 import uvloop
 
 from dlbctl.engine.faults import Faults
-from tests.engine.conftest import Live, Running
+
+if TYPE_CHECKING:
+    from tests.engine.conftest import Live, Running
 
 BODY = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 20, "ignore_eos": True}
 
@@ -84,6 +86,20 @@ def test_down_cuts_streams_and_new_requests_until_it_is_up_again(running: Runnin
                 await live.client.get("/health")
             assert live.server.model.running == 0
             await set_faults(live, down=False)
+            assert await ask(live) == 200
+
+    uvloop.run(scenario())
+
+
+def test_the_connection_that_takes_an_engine_down_can_bring_it_back(running: Running) -> None:
+    async def scenario() -> None:
+        async with running() as live:
+            reader, writer = await asyncio.open_connection("127.0.0.1", live.port)
+            for body in (b'{"down": true}', b'{"down": false}'):
+                writer.write(b"POST /debug/faults HTTP/1.1\r\nhost: x\r\n")
+                writer.write(b"content-length: %d\r\n\r\n%b" % (len(body), body))
+                assert await reader.readuntil(b"}")
+            writer.close()
             assert await ask(live) == 200
 
     uvloop.run(scenario())

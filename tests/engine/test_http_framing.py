@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import TYPE_CHECKING
 
 import pytest
 import uvloop
 
 from dlbctl.engine.connection import MAX_HELD_BYTES, Connection, Exchange
-from tests.engine.conftest import Live, Running
+
+if TYPE_CHECKING:
+    from tests.engine.conftest import Live, Running
 
 
 class Wire(asyncio.Transport):

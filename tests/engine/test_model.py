@@ -105,7 +105,8 @@ def test_whatever_happens_limits_hold_and_nothing_leaks(operations: list[tuple[s
             if sequence is not None:
                 counter.sequences.append(sequence)
             else:
-                assert was_waiting == 5
+                assert was_waiting >= 5
+            assert engine.waiting <= 5 + engine.profile.max_num_seqs - engine.running
         elif kind == "step":
             for _ in range(first):
                 counter.step()
@@ -188,6 +189,15 @@ def test_a_full_queue_refuses_and_a_queue_of_none_still_feeds_the_batch() -> Non
     engine = model(queue_limit=0)
     submitted = [engine.submit(0.0, 1, 2) for _ in range(4)]
     assert [sequence is None for sequence in submitted] == [False, False, False, True]
+
+
+def test_the_queue_limit_counts_what_the_next_step_cannot_take() -> None:
+    engine = model(queue_limit=2)
+    submitted = [engine.submit(0.0, 20, 16) for _ in range(6)]  # memory for one, as the first step finds out
+    assert [sequence is None for sequence in submitted] == [False] * 5 + [True]
+    engine.begin_step()
+    assert (engine.running, engine.waiting) == (1, 4)
+    assert engine.submit(0.0, 1, 1) is None
 
 
 def test_a_prompt_seen_before_costs_only_its_last_block() -> None:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
 
+from dlbctl.commands.engine import engine
 from dlbctl.core.errors import ConfigError
 from dlbctl.engine.profile import adjusted, builtin_names, load_profile, parse_profile
 
@@ -22,6 +24,11 @@ mean_output_tokens = 100
 def test_built_in_profiles_are_valid_and_named_like_their_files() -> None:
     assert builtin_names() == ["h100", "l40s", "laptop"]
     assert [load_profile(name).name for name in builtin_names()] == builtin_names()
+
+
+def test_the_commands_help_names_every_built_in_profile() -> None:
+    text = inspect.signature(engine).parameters["profile"].default.help
+    assert ", ".join(builtin_names()) in text
 
 
 def test_the_h100_is_about_three_times_the_l40s() -> None:

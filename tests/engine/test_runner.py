@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
+import pytest
 import uvloop
 
 from dlbctl.engine.lag import LoopLag
@@ -36,7 +38,7 @@ def test_readers_hear_at_their_interval_and_the_end(profile: Profile) -> None:
             assert runner.submit(Prompt(5, []), 10, lambda _: next(waiting)) is not None
         await asyncio.gather(*(reader.finished.wait() for reader in readers))
         assert [reader.counts for reader in readers] == [[], [*range(1, 10)], [1, 5, 9], [1]]
-        assert len(ended) == 4
+        assert (len(ended), runner._due, runner._readers) == (4, {}, {})
 
     uvloop.run(scenario())
 
@@ -53,6 +55,42 @@ def test_steps_take_the_models_time_without_drift(profile: Profile) -> None:
         assert 0.2 <= sequence.finished_s - sequence.arrived_s < 1.0
 
     uvloop.run(scenario())
+
+
+class ScriptedClock:
+    """Time stands where the test puts it; it is its own and only timer."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.due_s = 0.0
+        self.callback: Callable[[], None] = self.cancel
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_at(self, when: float, callback: Callable[[], None], /) -> ScriptedClock:
+        self.due_s, self.callback = when, callback
+        return self
+
+    def cancel(self) -> None:
+        self.callback = self.cancel
+
+    def fire(self, late_s: float) -> None:
+        self.now_s = self.due_s + late_s
+        self.callback()
+
+
+def test_a_little_lateness_is_made_good_and_a_great_one_is_lost(profile: Profile) -> None:
+    clock = ScriptedClock()
+    runner = Runner(EngineModel(profile), clock, lambda _: None)
+    runner.submit(Prompt(1, []), 10, lambda _: Notes(0))
+    assert clock.due_s == pytest.approx(100.00101)
+    clock.fire(late_s=0.2)
+    assert clock.due_s == pytest.approx(100.00201)
+    clock.fire(late_s=0.5)
+    assert clock.due_s == pytest.approx(100.00201 + 0.5 + 0.001)
+    runner.stop()
+    assert clock.callback == clock.cancel
 
 
 def test_a_cancelled_reader_hears_nothing_more(profile: Profile) -> None:

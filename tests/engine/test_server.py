@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvloop
 
-from tests.engine.conftest import Live, Running
+if TYPE_CHECKING:
+    from tests.engine.conftest import Live, Running
 
 CHAT = {"messages": [{"role": "user", "content": "one two three"}]}
 

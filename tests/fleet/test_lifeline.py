@@ -41,8 +41,8 @@ def test_a_process_ends_when_the_lifeline_is_let_go(tmp_path: Path, code: str, e
 def test_a_process_that_starts_after_its_supervisor_died_ends_at_once(tmp_path: Path) -> None:
     lifeline = Lifeline(tmp_path / "lifeline")
     lifeline.close()
-    with process(DEAF, lifeline.environment()) as child:
-        assert child.wait(10) == 1
+    with process(POLITE, lifeline.environment()) as child:
+        assert child.wait(10) == -15
 
 
 def test_without_a_lifeline_a_process_runs_on(tmp_path: Path) -> None:

@@ -119,14 +119,14 @@ def test_it_comes_up_and_ctrl_c_ends_all_of_it(start: Start) -> None:
 
 
 def test_the_files_it_generated_stay_and_are_what_the_processes_were_given(start: Start) -> None:
-    fleet = start("short", a='tags = ["eu"]\nslots = 8', b="")
+    fleet = start("short", a="slots = 8", b="")
     record = fleet.ready()
     assert fleet.end()[0] == 0
     leaf = tomllib.loads((fleet.folder / "a-leaf.toml").read_text())
     assert [server["url"] for server in leaf["server"]] == list(record.regions[0].engines)
     assert leaf["server"][0]["slots"] == 8
     root = tomllib.loads((fleet.folder / "a-root.toml").read_text())
-    assert root["cell"][0] == {"name": "a", "tags": ["eu"], "leaves": [record.regions[0].leaf]}
+    assert root["cell"][0] == {"name": "a", "leaves": [record.regions[0].leaf]}
     assert root["cell"][1]["leaves"] == [link.url for link in record.links if link.source == "a"]
     assert (fleet.folder / "logs" / "a-root.log").read_text().startswith("listening http://")
     assert all_gone([*record.pids.values()])

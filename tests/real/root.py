@@ -15,6 +15,7 @@ _CONFIG = """
 cell = "here"
 listen = "127.0.0.1:0"
 admin = "unix:{folder}/root.sock"
+readiness_grace_s = 0
 
 [[cell]]
 name = "here"

@@ -307,8 +307,9 @@ def test_a_failure_after_bytes_were_sent_moves_nowhere() -> None:
     assert (answer.failure, len(good.requests)) == ("disconnected", 0)
 
 
-def test_a_host_that_does_not_exist_is_a_failure_to_connect() -> None:
-    (answer,) = send(parse_target("http://no-such-host.invalid:1"))
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "no..host", "x" * 70])
+def test_a_host_that_does_not_exist_is_a_failure_to_connect(host: str) -> None:
+    (answer,) = send(parse_target(f"http://{host}:1"))
     assert answer.failure == "connect-failed"
     assert answer.detail
 

@@ -179,6 +179,12 @@ def test_no_target_at_all_exits_4_and_says_which(trace: Path) -> None:
     assert f"http://127.0.0.1:{port}: Connection refused" in err
 
 
+def test_a_name_that_no_host_can_have_is_a_target_not_reachable(trace: Path) -> None:
+    code, _, err = run(trace, "--target", "http://no..host:1")
+    assert code == 4
+    assert "http://no..host:1: no name that DNS can hold" in err
+
+
 def test_a_target_that_is_down_is_warned_of_and_its_requests_move(trace: Path, tmp_path: Path) -> None:
     down = f"down=http://127.0.0.1:{closed_port()}"
     with FakeServer() as server:

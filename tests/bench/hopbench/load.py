@@ -50,6 +50,7 @@ class Client(asyncio.Protocol):
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._lost = asyncio.get_running_loop().create_future()
         self._number: int | None = None
         self._body: list[bytes] = []
 
@@ -58,8 +59,14 @@ class Client(asyncio.Protocol):
         self._send_next()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._lost.set_result(None)
         if self._number is not None:
             self._run.failed(f"request {self._number}: the connection ended before the answer did ({exc})")
+
+    async def leave(self) -> None:
+        """Close the connection, whatever it is doing, and wait until it is closed."""
+        self._transport.abort()
+        await self._lost
 
     def _send_next(self) -> None:
         self._number = self._run.take()
@@ -112,10 +119,15 @@ async def _drive(port: int, kind: traffic.Kind, connections: int, requests: int)
     loop = asyncio.get_running_loop()
     finished: asyncio.Future[None] = loop.create_future()
     run = Run(kind, requests, finished)
-    async with asyncio.timeout(_TIMEOUT_S):
-        for _ in range(connections):
-            await loop.create_connection(lambda: Client(run), "127.0.0.1", port)
-        await finished
+    clients: list[Client] = []
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            for _ in range(connections):
+                _, client = await loop.create_connection(lambda: Client(run), "127.0.0.1", port)
+                clients.append(client)
+            await finished
+    finally:
+        await asyncio.gather(*(client.leave() for client in clients))
     return run.latencies_s
 
 

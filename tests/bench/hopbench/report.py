@@ -32,9 +32,10 @@ class Bar:
 
     def __str__(self) -> str:
         if not self.values:
-            return f"{'-':>8}  not measured  {self.text}"
+            return f"{'-':>8}  {'':18}not measured  {self.text}"
         verdict = "MISSED" if self.missed else "ok"
-        return f"{self.value:8.2f}  {verdict:12}  {self.text}"
+        spread = f"({min(self.values):.2f} to {max(self.values):.2f})"
+        return f"{self.value:8.2f}  {spread:18}{verdict:12}  {self.text}"
 
 
 def bars(rounds: Rounds) -> list[Bar]:

@@ -117,6 +117,7 @@ def _root_config(site: Site, cell: str) -> str:
 cell = "here"
 listen = "127.0.0.1:0"
 admin = "unix:{site.folder}/root.sock"
+readiness_grace_s = 0
 
 [[cell]]
 name = "here"
@@ -139,6 +140,7 @@ def _root_leaf(site: Site) -> int:
 cell = "here"
 peer_listen = "127.0.0.1:0"
 admin = "unix:{site.folder}/leaf.sock"
+readiness_grace_s = 0
 
 {servers}
 """

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from dlbctl.router.router import Router
     from dlbctl.router.upstream import Upstream
 
+# What every answer to a client says of us; a server's words in our name are dropped.
+OWN_HEADERS = frozenset({b"x-request-id", b"x-dlb-cell", b"x-dlb-server"})
 CAN_HAVE_BODY = frozenset({b"POST", b"PUT", b"PATCH"})
 
 
@@ -173,7 +175,7 @@ class Relay:
                     out.append(b"content-length: %b\r\n" % value)
             elif name.startswith(PEER_PREFIX):
                 self._peer_header(name, value)
-            elif name != b"x-request-id":
+            elif name not in OWN_HEADERS:
                 out.append(b"%b: %b\r\n" % (name, value))
         if self._chunked:
             out.append(b"transfer-encoding: chunked\r\n")

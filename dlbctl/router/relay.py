@@ -50,6 +50,7 @@ class Relay:
     _paused = False
     _paused_s = 0.0
     _stalled_s = 0.0
+    _first_byte_s = 0.0
     _idle_s = NEVER
     _total_deadline_s = NEVER
     _cell = b""
@@ -90,6 +91,7 @@ class Relay:
                 self._written = False
                 self._arrival.root = tier.boot
                 self._arrival.prompt_tokens = action.exchange.prompt_tokens
+                self._arrival.max_output_tokens = round(action.exchange.output_tokens)
                 tier, action = local, local.arrived(self._router.clock(), self._arrival)
                 continue
             if self._hops and self._hops[-1][0] is tier:
@@ -108,6 +110,7 @@ class Relay:
     def _send_to(self, forward: Forward) -> None:
         self._written = False
         limits = self._hops[-1][0].timeouts(forward.exchange.endpoint)
+        self._first_byte_s = limits.first_byte_s
         self._idle_s = limits.idle_s or NEVER
         if limits.total_s and self._total_deadline_s == NEVER:
             self._total_deadline_s = self._request.received_s + limits.total_s
@@ -117,7 +120,7 @@ class Relay:
         if upstream is not None:
             self._write_to(upstream)
         else:
-            self._watch(limits.connect_s)
+            self._set_deadline(self._router.clock() + limits.connect_s if limits.connect_s else NEVER)
             self._connecting = pool.connect(self)
 
     def _end_with(self, action: Reject | Cancel) -> None:
@@ -150,7 +153,7 @@ class Relay:
             if exchange.phase is Phase.CONNECTING:  # a retry within a cell is none for the tier outside it
                 tier.attempt_started(now_s, exchange)
         tier, exchange = self._hops[-1]
-        self._watch(tier.timeouts(exchange.endpoint).first_byte_s)
+        self._set_deadline(now_s + self._first_byte_s if self._first_byte_s else NEVER)
         request = self._request
         address, client = upstream.pool.address, self._downstream.client
         head = self._router.head_for(address, request, exchange, client, to_leaf=tier.role == "root")
@@ -292,11 +295,8 @@ class Relay:
             self._upstream.abort()
             self._upstream = None
 
-    def _watch(self, seconds: float) -> None:
-        """The phase that begins may last this long; 0 is without limit."""
-        self._set_deadline(self._router.clock() + seconds if seconds else NEVER)
-
     def _set_deadline(self, at_s: float) -> None:
+        """The phase that begins may last until then."""
         deadline_s = min(at_s, self._total_deadline_s)
         if deadline_s < self._downstream.look_s:
             self._router.wheel.watch(self._downstream, deadline_s)
@@ -315,11 +315,11 @@ class Relay:
         cell, server = self._cell, self._server
         for tier, exchange in self._hops:
             if exchange.candidate is not None:
-                name = exchange.candidate.target.name.encode()
+                label = exchange.candidate.target.label
                 if tier.role == "root":
-                    cell = name
+                    cell = label
                 else:
-                    cell, server = tier.settings.cell.encode(), name
+                    cell, server = tier.cell_label, label
         template = FOR_PEERS if self._peer else FOR_CLIENTS
         if cell and server:
             return template % (self._arrival.id.encode("latin-1"), cell, server)  # the id as it came in

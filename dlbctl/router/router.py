@@ -44,6 +44,7 @@ class Router:
         self.changed: Callable[[], None] = _nothing
         self._pools: dict[str, Pool] = {}
         self._requests = 0
+        self._boot = tier.boot.encode()
 
     def __repr__(self) -> str:
         return f"<Router {self.tier!r}>"
@@ -134,10 +135,12 @@ class Router:
         """The head of the request as this hop sends it on; a leaf is told what this root already knows."""
         arrival = exchange.arrival
         lines = [
-            b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (request.method, request.url, address.authority),
-            request.forwarded_headers(client),
-            b"x-request-id: %b\r\n" % arrival.id.encode("latin-1"),
+            b"%b %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\n"
+            % (request.method, request.url, address.authority, request.passed_on, arrival.id.encode("latin-1"))
         ]
+        forwarded_for = request.forwarded_for + client
+        if forwarded_for:
+            lines.append(b"x-forwarded-for: %b\r\n" % forwarded_for.removesuffix(b", "))
         if request.body or request.method in CAN_HAVE_BODY:
             lines.append(b"content-length: %d\r\n" % len(request.body))
         if to_leaf:
@@ -147,7 +150,7 @@ class Router:
                     arrival.endpoint.encode(),
                     exchange.prompt_tokens,
                     exchange.output_tokens,
-                    self.tier.boot.encode(),
+                    self._boot,
                 )
             )
             if self.token:

@@ -111,8 +111,10 @@ class Pool:
         except OSError:  # refused, unreachable, unknown name, TLS
             waiting.lost(Failure.REFUSED)
         except asyncio.CancelledError:
-            # Made and not yet handed over: uvloop closes such a transport without telling its protocol.
-            self.open.discard(upstream)
+            # Made and not yet handed over: uvloop may close such a transport without telling its protocol, or not.
+            if upstream in self.open:
+                self.open.discard(upstream)
+                upstream.transport.abort()
             raise
         else:
             waiting.connected(upstream)

@@ -48,6 +48,20 @@ async def test_pipelined_requests_are_answered_in_their_order() -> None:
 
 
 @on_loop
+async def test_a_thousand_waiting_requests_are_no_depth_of_calls() -> None:
+    gate = asyncio.Event()
+    async with chain(echoing(gate)) as (engine, live, client):
+        await client.send(post(numbered(0)))
+        await until(lambda: len(engine.heard) == 1)
+        await client.send(get("/livez") * 1500)
+        (connection,) = live.connections
+        await until(lambda: len(connection._waiting) == 1500)
+        gate.set()
+        assert (await client.answer()).body == numbered(0)
+        assert {(await client.answer()).body for _ in range(1500)} == {b"ok\n"}
+
+
+@on_loop
 async def test_pipelining_more_than_the_bound_while_busy_closes() -> None:
     gate = asyncio.Event()
     async with chain(echoing(gate)) as (engine, live, client):

@@ -276,7 +276,7 @@ class Tier:
         """A pooled connection that the server had closed meanwhile: it never saw the request."""
         candidate = exchange.candidate
         assert candidate is not None
-        if exchange.address in candidate.target.down:
+        if candidate not in exchange.endpoint.routable or exchange.address in candidate.target.down:
             return self._retry_elsewhere(now_s, exchange, Failure.CLOSED)
         exchange.move(Phase.CONNECTING)
         return Forward(exchange, exchange.address, "stale-connection", fresh=True)

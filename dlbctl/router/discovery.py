@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dlbctl.core.tier import Tier
 
 POLL_DOWN_S = 0.5
-POLL_UP_S = 2.0
+POLL_UP_S = 5.0  # a dead server is noticed by the requests it refuses
 TIMEOUT_S = 5.0
 # One missed answer of a busy server is no death; a refused connection is.
 MISSES_TO_EJECT = 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from typing import TYPE_CHECKING
@@ -87,15 +88,10 @@ class Ping:
         if status == 200:
             self._samples.append(max(0.0, self._router.clock() - self._sent_s - self._residence_s))
 
-    def body(self, pieces: list[bytes]) -> None:
-        """Nothing in it."""
-
-    def flush(self) -> None:
-        """Nothing to do."""
-
-    def complete(self) -> None:
-        """Ready for the next."""
-        self._upstream = None
+    def data(self, pieces: list[bytes], *, complete: bool) -> None:  # noqa: ARG002 - nothing in it
+        """Once it is whole, ready for the next."""
+        if complete:
+            self._upstream = None
 
     def lost(self, failure: Failure) -> None:  # noqa: ARG002
         """The stream's fate decides about the leaf; distance is simply measured again."""
@@ -152,10 +148,10 @@ class Subscription:
             left_s = self._heard_s + silence_s - self._router.clock()
             if left_s <= 0.0:
                 break
-            try:
-                await asyncio.wait_for(self._ended.wait(), left_s)
-            except TimeoutError:
-                continue
+            # Not wait_for, which in Python 3.11 swallows a cancellation that meets the event.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._ended.wait()
         self._drop()
 
     def _drop(self) -> None:
@@ -180,12 +176,15 @@ class Subscription:
         if status != 200:
             self._ended.set()
 
-    def body(self, pieces: list[bytes]) -> None:
-        """Whole lines are states; a rest waits for more."""
+    def data(self, pieces: list[bytes], *, complete: bool) -> None:
+        """Whole lines are states; a rest waits for more. A stream that ends is a leaf that goes away."""
         *lines, self._partial = (self._partial + b"".join(pieces)).split(b"\n")
         self._heard_s = self._router.clock()
         for line in lines:
             self._line(line)
+        if complete:
+            self._upstream = None
+            self._ended.set()
 
     def _line(self, line: bytes) -> None:
         try:
@@ -198,14 +197,6 @@ class Subscription:
         rtt_s = self._ping.rtt_s
         if self._lines >= LINES_TO_RETURN and rtt_s is not None:
             self._router.tier.state_reported(self._heard_s, self._target, self._address, state, rtt_s)
-
-    def flush(self) -> None:
-        """Nothing to do."""
-
-    def complete(self) -> None:
-        """The leaf ended the stream: it is going away."""
-        self._upstream = None
-        self._ended.set()
 
     def lost(self, failure: Failure) -> None:  # noqa: ARG002
         """The connection is gone."""

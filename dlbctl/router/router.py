@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dlbctl.core.events import Arrival
@@ -39,6 +40,8 @@ class Router:
         self.clock = time.monotonic
         self.wheel = Wheel(loop, self.clock)
         self.ready = True
+        # Told after each request's begin and end; whoever reports this router's state puts itself here.
+        self.changed: Callable[[], None] = _nothing
         self._pools: dict[str, Pool] = {}
         self._requests = 0
 
@@ -75,13 +78,11 @@ class Router:
             next_s = min(tier.timer_fired(self.clock()).at_s for tier in tiers)
             await asyncio.sleep(max(0.0, next_s - self.clock()))
 
-    async def report_local(self, interval_s: float) -> None:
-        """Report the leaves of this process to its root tier, as often as remote ones would, until cancelled."""
-        while True:
-            now_s = self.clock()
-            for address, leaf in self.local.items():
-                self.tier.state_reported(now_s, leaf.settings.cell, address, leaf.report(now_s), 0.0)
-            await asyncio.sleep(interval_s)
+    def report_local(self) -> None:
+        """Report the leaves of this process to its root tier, as remote ones would."""
+        now_s = self.clock()
+        for address, leaf in self.local.items():
+            self.tier.state_reported(now_s, leaf.settings.cell, address, leaf.report(now_s), 0.0)
 
     def peer_get(self, address: Address, path: str) -> bytes:
         """A GET of ours to a peer."""
@@ -153,6 +154,10 @@ class Router:
                 lines.append(b"dlb-token: %b\r\n" % self.token)
         lines.append(b"\r\n")
         return b"".join(lines)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _number(text: bytes) -> float:

@@ -28,14 +28,8 @@ class Answered(Protocol):
     def head(self, status: int, reason: bytes, headers: Headers, *, sized: bool, bodiless: bool) -> None:
         """The answer's head. sized: it says how long its body is."""
 
-    def body(self, pieces: list[bytes]) -> None:
-        """More of the body."""
-
-    def complete(self) -> None:
-        """The answer is whole."""
-
-    def flush(self) -> None:
-        """All that one read brought has been handed over."""
+    def data(self, pieces: list[bytes], *, complete: bool) -> None:
+        """What one read brought of the body (the head may have come with it). complete: the answer is whole."""
 
     def lost(self, failure: Failure) -> None:
         """The attempt ended before the answer was whole."""
@@ -190,8 +184,7 @@ class Upstream(asyncio.Protocol):
             if self in self.pool.idle:
                 self.pool.idle.remove(self)
         elif self._to_eof and exc is None:
-            waiting.complete()
-            waiting.flush()
+            waiting.data([], complete=True)
         else:
             waiting.lost(Failure.CLOSED)
 
@@ -214,12 +207,12 @@ class Upstream(asyncio.Protocol):
                 return
         if self.waiting is not waiting:
             return  # given up from within a callback
-        if self._pieces:
-            pieces, self._pieces = self._pieces, []
-            waiting.body(pieces)
+        pieces, self._pieces = self._pieces, []
         if self._complete:
-            self._release(waiting)
-        waiting.flush()
+            self._release()
+            waiting.data(pieces, complete=True)
+        else:
+            waiting.data(pieces, complete=False)
 
     # -- the parser's side -------------------------------------------------------------------------------
 
@@ -242,9 +235,13 @@ class Upstream(asyncio.Protocol):
             return  # interim: the answer itself is still to come
         self._status = status
         self._begun = True
-        names = [name for name, _ in self._headers]
-        coded = b"transfer-encoding" in names
-        sized = b"content-length" in names and not coded
+        coded = sized = False
+        for name, _ in self._headers:
+            if name == b"content-length":
+                sized = True
+            elif name == b"transfer-encoding":
+                coded = True
+        sized = sized and not coded
         bodiless = self._head_request or status in {204, 304}
         self._to_eof = not (sized or bodiless or coded)
         self.waiting.head(status, self._reason, self._headers, sized=sized, bodiless=bodiless)
@@ -267,7 +264,7 @@ class Upstream(asyncio.Protocol):
 
     # -- inside ------------------------------------------------------------------------------------------
 
-    def _release(self, waiting: Answered) -> None:
+    def _release(self) -> None:
         self.waiting = None
         if (
             self._reusable
@@ -278,4 +275,3 @@ class Upstream(asyncio.Protocol):
             self.pool.idle.append(self)
         else:
             self.transport.close()
-        waiting.complete()

@@ -69,12 +69,15 @@ def test_a_connection_that_is_still_being_made_counts() -> None:
 
 def test_attempts_that_never_got_a_connection_are_taken_off() -> None:
     cell = Cell()
+    received = cell.dispatch(4)
+    cell.report(rif=4, received=4)
     one, two = cell.dispatch(2)
     cell.tier.attempt_failed(cell.now_s, one, Failure.CONNECT_TIMEOUT, False, False, False)
-    assert cell.rif == 1
+    assert cell.rif == 4 + 1
     cell.tier.client_gone(cell.now_s, two)
-    cell.dispatch(1)
-    assert cell.rif == 1
+    assert cell.rif == 4
+    cell.tier.client_gone(cell.now_s, received[0])
+    assert len(cell.tier.exchanges) == 3
 
 
 def test_several_leaves_sum_up() -> None:

@@ -215,6 +215,18 @@ def test_a_pooled_connection_to_a_dead_address_is_replaced_by_another_server() -
     assert action.address != first
 
 
+def test_a_pooled_connection_to_a_server_that_dropped_the_model_is_replaced_by_another_server() -> None:
+    tier = leaf(server("a", models=()), server("b", models=()))
+    for name in "ab":
+        tier.models_learned(NOW_S, name, ("m",))
+    exchange = arrive(tier)
+    first = exchange.address
+    tier.attempt_started(NOW_S, exchange)
+    tier.models_learned(NOW_S, first.removeprefix("http://").removesuffix(":1"), ("other",))
+    action = moved(tier.attempt_failed(NOW_S, exchange, Failure.CLOSED, True, False, True))
+    assert action.address != first
+
+
 def test_a_retry_passes_over_a_cell_whose_other_leaf_is_down() -> None:
     tier = cells("a", "b", leaves=2)
     exchange = arrive(tier)

@@ -58,9 +58,11 @@ class Ping:
                 self._send()
                 await asyncio.sleep(PING_S if self._samples else RETRY_S)
         finally:
-            self._pool.close()
+            if self._connecting is not None:
+                self._connecting.cancel()
             if self._upstream is not None:
                 self._upstream.abort()
+            self._pool.close()
 
     def _send(self) -> None:
         if self._connecting is not None and not self._connecting.done():

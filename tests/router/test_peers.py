@@ -301,7 +301,8 @@ async def test_a_cell_whose_servers_are_all_down_is_not_chosen() -> None:
 @on_loop
 async def test_a_root_that_stops_probing_leaves_no_connection_behind() -> None:
     async with leaf([server("s", 1)]) as eu, full_backlog() as stuck:
-        for seconds in (0.0, 0.01, 0.05, 0.3):  # while connecting as well as later
+        for turns in (*range(12), 100, 1000):  # while connecting as well as later
             async with probing([cell("eu", eu.peer_port), cell("stuck", stuck)]):
-                await asyncio.sleep(seconds)
+                for _ in range(turns):
+                    await asyncio.sleep(0)
         await until(lambda: not eu.connections)

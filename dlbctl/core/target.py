@@ -158,12 +158,14 @@ class Candidate:
 
     def _load_changed(self, step: int) -> None:
         self.endpoint.touch(self)
-        if self.target.up:
-            # A server's load is that of all the endpoints it serves.
-            for candidate in self.target.candidates:
+        target = self.target
+        if len(target.down) < len(target.addresses):
+            # A server's load is that of all the endpoints it serves; a cell's is reported for each.
+            for candidate in target.candidates:
                 if candidate.k > 0:
                     candidate.endpoint.rif += step
-                    candidate.endpoint.touch(candidate)
+                    if not (candidate.stale or candidate.reports):
+                        candidate.endpoint.touch(candidate)
 
     def report(self, now_s: float, address: str, state: EndpointState, root: str) -> None:
         """Take over what a leaf reported to this root. A curve travels only when it is new: the last is kept."""
@@ -195,7 +197,9 @@ class Candidate:
         A cell's load is what its leaves reported plus what this root sent and they had not received by then.
         """
         if self.reports:
-            rif = sum(report.rif for report in self.reports.values())
-            self.load = (rif + min(len(self.on_the_way), self.in_flight)) / self.k if self.k > 0 else 0.0
+            rif = min(len(self.on_the_way), self.in_flight)
+            for report in self.reports.values():
+                rif += report.rif
+            self.load = rif / self.k if self.k > 0 else 0.0
         else:
             self.load = self.target.in_flight / self.weight

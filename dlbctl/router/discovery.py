@@ -84,7 +84,7 @@ def _model_names(response: httpx.Response) -> tuple[str, ...]:
     try:
         entries = response.json()["data"]
         names = {str(entry["id"]) for entry in entries}
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return ()
     # A name travels in a header between root and leaf.
     return tuple(sorted(name for name in names if name and name.isprintable()))

@@ -109,6 +109,7 @@ class Subscription:
         self._pool = Pool(router.loop, Address(address))
         self._ping = Ping(router, address)
         self._upstream: Upstream | None = None
+        self._connecting: asyncio.Task[None] | None = None
         self._partial = b""
         self._lines = 0
         self._heard_s = 0.0
@@ -126,8 +127,8 @@ class Subscription:
                 self._ended.clear()
                 self._lines = 0
                 self._heard_s = self._router.clock()
-                connecting = self._pool.connect(self)
-                await self._until_over(connecting)
+                self._connecting = self._pool.connect(self)
+                await self._until_over()
                 if self._lines >= LINES_TO_RETURN:
                     retry_s = RETRY_S
                     _LOG.warning("leaf %s of cell %s stopped reporting", self._address, self._target)
@@ -139,13 +140,12 @@ class Subscription:
             await asyncio.gather(ping, return_exceptions=True)
             self._drop()
 
-    async def _until_over(self, connecting: asyncio.Task[None]) -> None:
+    async def _until_over(self) -> None:
         """Return when the stream has ended or fallen silent."""
         while not self._ended.is_set():
             silence_s = max(SILENCE_MIN_S, 4.0 * (self._ping.rtt_s or 0.0) + 20.0 * self._interval_s)
             left_s = self._heard_s + silence_s - self._router.clock()
             if left_s <= 0.0:
-                connecting.cancel()
                 break
             try:
                 await asyncio.wait_for(self._ended.wait(), left_s)
@@ -154,9 +154,13 @@ class Subscription:
         self._drop()
 
     def _drop(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None
         if self._upstream is not None:
             self._upstream.abort()
             self._upstream = None
+        self._pool.close()  # the connection of a leaf that refused is idle there: each attempt makes its own
 
     def connected(self, upstream: Upstream) -> None:
         """Ask for the stream."""

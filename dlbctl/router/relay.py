@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from dlbctl.router.router import Router
     from dlbctl.router.upstream import Upstream
 
-NOT_PASSED_BACK = HOP_BY_HOP | {b"x-request-id"}
+# What every answer to a client says of us; a server's words in our name are dropped.
+OWN_HEADERS = frozenset({b"x-request-id", b"x-dlb-cell", b"x-dlb-server"})
+NOT_PASSED_BACK = HOP_BY_HOP | OWN_HEADERS
 FOR_CLIENTS = b"x-request-id: %b\r\nx-dlb-cell: %b\r\nx-dlb-server: %b\r\n"
 FOR_PEERS = b"x-request-id: %b\r\ndlb-cell: %b\r\ndlb-server: %b\r\n"
 CAN_HAVE_BODY = frozenset({b"POST", b"PUT", b"PATCH"})

@@ -6,6 +6,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
+from dlbctl.core.errors import ConfigError
 from dlbctl.router.http1 import HOP_BY_HOP, PEER_PREFIX, Headers
 
 OF_INTEREST = frozenset({b"host", b"content-type", b"content-length", b"x-request-id", b"transfer-encoding", b"expect"})
@@ -36,6 +37,12 @@ class HttpLimits(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 10.0
     body_timeout_s: Annotated[float, Meta(description="Longest silence within a request body.")] = 60.0
     keep_alive_s: Annotated[float, Meta(description="How long a connection may stay idle between requests.")] = 75.0
+
+    def check(self, where: str) -> None:
+        """Raise ConfigError for a limit that nothing could stay within."""
+        for name in self.__struct_fields__:
+            if not getattr(self, name) > 0:  # nor not-a-number
+                raise ConfigError(f"{where}.{name}: must be positive")
 
 
 class Request:

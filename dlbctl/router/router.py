@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -161,6 +162,7 @@ def _nothing() -> None:
 
 def _number(text: bytes) -> float:
     try:
-        return max(0.0, float(text))
+        number = float(text)
     except ValueError:
         return 0.0
+    return number if 0.0 < number < math.inf else 0.0

@@ -125,5 +125,6 @@ def _interval_s(text: str) -> float:
     try:
         asked_s = float(text) / 1e3
     except ValueError:
-        asked_s = MAX_INTERVAL_S
-    return min(max(asked_s, MIN_INTERVAL_S), MAX_INTERVAL_S)
+        return MAX_INTERVAL_S
+    # The order of the comparisons gives not-a-number the longest interval.
+    return max(asked_s, MIN_INTERVAL_S) if asked_s < MAX_INTERVAL_S else MAX_INTERVAL_S

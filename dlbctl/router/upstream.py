@@ -39,21 +39,33 @@ class Address:
     """Where a server listens. ConfigError for a URL that is not http(s)://host[:port]."""
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
         try:
+            parts = urlsplit(url)
             port = parts.port
-        except ValueError:
-            port = -1
-        if parts.scheme not in {"http", "https"} or not parts.hostname or port == -1 or parts.path not in {"", "/"}:
-            raise ConfigError(f"{url!r} is not an address of a server", hint="write http://host:port")
+        except ValueError as error:
+            raise _not_an_address(url) from error
         self.url = f"{parts.scheme}://{parts.netloc}"
-        self.host = parts.hostname
+        # Nothing but scheme, host and port: no path (the client's is used), no password (it would be shown).
+        bare = url.rstrip("/").lower() == self.url.lower() and "@" not in url
+        if parts.scheme not in {"http", "https"} or not bare or not _is_host(parts.hostname or ""):
+            raise _not_an_address(url)
+        self.host = parts.hostname or ""
         self.port = port or (443 if parts.scheme == "https" else 80)
         self.tls = parts.scheme == "https"
-        self.authority = parts.netloc.rpartition("@")[2].encode()
+        self.authority = parts.netloc.encode()
 
     def __repr__(self) -> str:
         return f"<Address {self.url}>"
+
+
+def _is_host(host: str) -> bool:
+    """Whether it can be looked up: printable ASCII in labels that DNS allows."""
+    visible = all("!" <= letter <= "~" for letter in host)
+    return visible and all(0 < len(label) < 64 for label in host.removesuffix(".").split("."))
+
+
+def _not_an_address(url: str) -> ConfigError:
+    return ConfigError(f"{url!r} is not an address of a server", hint="write http://host:port")
 
 
 class Pool:

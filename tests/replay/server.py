@@ -140,9 +140,7 @@ class FakeServer:
         finally:
             writer.close()
 
-    async def _answer(
-        self, request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _answer(self, request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if request.path.endswith("/v1/models"):
             exchange = Exchange(request, reader, writer, -1, self._stop)
             await exchange.document("200 OK", {"data": [{"id": name} for name in self.models]})

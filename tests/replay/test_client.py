@@ -297,7 +297,7 @@ def test_a_connection_closed_while_idle_is_not_used_again() -> None:
         request = RequestWriter(PromptBuilder(), "run", default_model="m").write(ROW).to(target)
         connection = await pool.take()
         await connection.exchange(request, Answer(stream=True))
-        while repr(connection) != "<Connection closed, 1 exchanges>":  # noqa: ASYNC110 - it tells nobody
+        while repr(connection) != "<Connection closed, 1 exchanges>":
             await asyncio.sleep(0.001)
         another = await pool.take()
         assert another is not connection

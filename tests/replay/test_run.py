@@ -34,7 +34,7 @@ def test_a_request_cut_before_it_was_written_is_counted_too() -> None:
         plan = Plan(rows, (parse_target(url),), writer)
         run = Run(plan, tally, record=records.append, watch=lambda _: None)
         running = asyncio.ensure_future(run.run())
-        while len(run.unsent) == len(rows):  # noqa: ASYNC110 - the very turn of the loop is the case
+        while len(run.unsent) == len(rows):
             await asyncio.sleep(0)
         # This turn of the loop released the rows; their tasks have not had a step.
         run.stop()

@@ -38,9 +38,13 @@ class Connection:
         self.server = server
         self.reader = reader
         self.writer = writer
+        self.peeked: Heard | None = None  # heard to see who should answer it
 
     async def hear(self) -> Heard:
         """Read one request whole. IncompleteReadError when the router closes instead."""
+        if self.peeked is not None:
+            peeked, self.peeked = self.peeked, None
+            return peeked
         head = await read_head(self.reader)
         line, fields = split_head(head)
         method, url, _ = line.split(b" ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from typing import TYPE_CHECKING
@@ -147,10 +148,10 @@ class Subscription:
             left_s = self._heard_s + silence_s - self._router.clock()
             if left_s <= 0.0:
                 break
-            try:
-                await asyncio.wait_for(self._ended.wait(), left_s)
-            except TimeoutError:
-                continue
+            # Not wait_for, which in Python 3.11 swallows a cancellation that meets the event.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._ended.wait()
         self._drop()
 
     def _drop(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from itertools import takewhile
 
 # A report that comes now tells of what was sent a round trip ago. This much more is patience: the interval of
 # reports, a slow reader, the time to connect.
@@ -50,20 +49,28 @@ class OnTheWay:
         if received < before:  # it was restarted
             self._sent_s.clear()
         self._drop(received - before)
-        self._lost = min(self._lost, self._overdue(now_s - rtt_s - OVERDUE_S))
-        if now_s >= self._window_ends_s:
-            self._drop(self._lost)
-            self._lost = len(self._sent_s)
-            self._window_ends_s = now_s + WINDOW_S
+        self._drop_lost(now_s, rtt_s)
 
     def forget(self, address: str) -> None:
         """A leaf does not answer any more; what was on the way to it is lost."""
         if self._received.pop(address, None) is not None:
             self._sent_s.clear()
 
+    def _drop_lost(self, now_s: float, rtt_s: float) -> None:
+        overdue = self._count_before(now_s - rtt_s - OVERDUE_S)
+        if overdue < self._lost:
+            self._lost = overdue
+        if now_s >= self._window_ends_s:
+            self._drop(self._lost)
+            self._lost = len(self._sent_s)
+            self._window_ends_s = now_s + WINDOW_S
+
     def _drop(self, count: int) -> None:
         for _ in range(min(count, len(self._sent_s))):
             self._sent_s.popleft()
 
-    def _overdue(self, sent_before_s: float) -> int:
-        return sum(1 for _ in takewhile(lambda sent_s: sent_s < sent_before_s, self._sent_s))
+    def _count_before(self, before_s: float) -> int:
+        for count, sent_s in enumerate(self._sent_s):
+            if sent_s >= before_s:
+                return count
+        return len(self._sent_s)

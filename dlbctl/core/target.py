@@ -159,11 +159,11 @@ class Candidate:
         if not self.stale:
             endpoint.touch(self)
         if target.up:
-            # A server's load is that of all the endpoints it serves.
+            # A server's load is that of all the endpoints it serves; a cell's is reported for each.
             for candidate in target.candidates:
                 if candidate.k > 0:
                     candidate.endpoint.rif += step
-                    if not candidate.stale:
+                    if not (candidate.stale or candidate.reports):
                         candidate.endpoint.touch(candidate)
 
     def prefilled(self, exchange: Exchange) -> None:
@@ -203,7 +203,9 @@ class Candidate:
         A cell's load is what its leaves reported plus what this root sent and they had not received by then.
         """
         if self.reports:
-            rif = sum(report.rif for report in self.reports.values())
-            self.load = (rif + min(len(self.on_the_way), self.in_flight)) / self.k if self.k > 0 else 0.0
+            rif = min(len(self.on_the_way), self.in_flight)
+            for report in self.reports.values():
+                rif += report.rif
+            self.load = rif / self.k if self.k > 0 else 0.0
         else:
             self.load = self.target.in_flight / self.weight

@@ -111,6 +111,21 @@ def test_lost_requests_are_dropped_although_the_root_is_never_idle() -> None:
     assert len(cell.tier.exchanges) == received + 20
 
 
+def test_what_is_late_for_once_is_not_taken_for_lost() -> None:
+    """In some report of every window nothing was overdue, so nothing is dropped."""
+    way = OnTheWay()
+    received = 0
+    way.reported(0.0, "leaf", received, 0.02)
+    for second in range(5):
+        for tenth in range(10):
+            now_s = second + tenth / 10
+            way.sent(now_s)
+            if tenth % 3 == 0:  # in between nothing is received, and all that was sent is overdue
+                received = 10 * second + tenth + 1
+            way.reported(now_s + 0.09, "leaf", received, 0.02)
+            assert len(way) == 10 * second + tenth + 1 - received
+
+
 def test_a_restarted_leaf_counts_from_zero_again() -> None:
     cell = Cell()
     cell.dispatch(10)

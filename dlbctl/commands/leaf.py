@@ -17,6 +17,8 @@ def leaf(
     """Run a leaf router: takes a cell's requests from roots and chooses an inference server for each."""
     import os
 
+    # The fits are small: numpy's helper threads would cost memory and win nothing. Read when numpy is loaded.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from dlbctl.fleet.lifeline import watch_lifeline
     from dlbctl.router.config import LeafFile, find, load
     from dlbctl.router.run import run_leaf

@@ -17,6 +17,8 @@ def root(
     """Run a root router: takes client requests and chooses a cell for each."""
     import os
 
+    # The fits are small: numpy's helper threads would cost memory and win nothing. Read when numpy is loaded.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from dlbctl.fleet.lifeline import watch_lifeline
     from dlbctl.router.config import RootFile, find, load
     from dlbctl.router.run import run_root

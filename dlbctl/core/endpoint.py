@@ -94,11 +94,12 @@ class Endpoint:
 
     def refresh(self) -> None:
         """Bring loads and costs up to date: only those that were touched have changed."""
+        cost = self.cost
         for candidate in self._stale:
             candidate.stale = False
             candidate.measure()
-            if self.cost.ready(candidate):
-                candidate.cost = self.cost.of(candidate)
+            if not cost.fallback or cost.ready(candidate):
+                candidate.cost = cost.of(candidate)
         self._stale.clear()
 
     def choose(self, exchange: Exchange, rng: random.Random) -> tuple[Candidate, str] | None:

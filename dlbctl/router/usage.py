@@ -10,11 +10,14 @@ from dlbctl.core.events import Usage
 TAIL_BYTES = 2048
 
 # Text cannot be mistaken for it: inside a JSON string the closing quote would be escaped.
-_USAGE = re.compile(rb'"usage"\s*:\s*\{')
+_USAGE = b'"usage"'
+_OBJECT = re.compile(rb"\s*:\s*\{")
+# OpenAI's two APIs have their own names for the same counts.
+_PROMPT = (b'"prompt_tokens"', b'"input_tokens"')
+_COMPLETION = (b'"completion_tokens"', b'"output_tokens"')
+_CACHED = (b'"cached_tokens"',)
 # No count has more digits; a server's nonsense must not become a number of any size.
-_PROMPT = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,12})\b')
-_COMPLETION = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,12})\b')
-_CACHED = re.compile(rb'"cached_tokens"\s*:\s*(\d{1,12})\b')
+_NUMBER = re.compile(rb"\s*:\s*(\d{1,12})\b")
 
 
 def longer_tail(tail: bytes, piece: bytes) -> bytes:
@@ -24,18 +27,21 @@ def longer_tail(tail: bytes, piece: bytes) -> bytes:
 
 def find_usage(tail: bytes) -> Usage | None:
     """The token counts in the last bytes of an answer; None when the engine gave none."""
-    start = -1
-    for found in _USAGE.finditer(tail):  # the last one counts; some servers add a `null` after it
-        start = found.start()
+    start = tail.rfind(_USAGE)
+    while start >= 0 and not _OBJECT.match(tail, start + len(_USAGE)):
+        start = tail.rfind(_USAGE, 0, start)  # the last one counts; some servers add a `null` after it
     if start < 0:
         return None
-    prompt = _PROMPT.search(tail, start)
+    prompt = _count(tail, start, _PROMPT)
     if prompt is None:
         return None
-    completion = _COMPLETION.search(tail, start)
-    cached = _CACHED.search(tail, start)
-    return Usage(
-        prompt_tokens=int(prompt[1]),
-        completion_tokens=int(completion[1]) if completion else 0,
-        cached_tokens=int(cached[1]) if cached else 0,
-    )
+    return Usage(prompt, _count(tail, start, _COMPLETION) or 0, _count(tail, start, _CACHED) or 0)
+
+
+def _count(tail: bytes, start: int, names: tuple[bytes, ...]) -> int | None:
+    # Searching for plain bytes and matching once is a fifth of the work of searching with an expression.
+    for name in names:
+        at = tail.find(name, start)
+        if at >= 0 and (number := _NUMBER.match(tail, at + len(name))):
+            return int(number[1])
+    return None

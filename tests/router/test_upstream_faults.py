@@ -8,6 +8,7 @@ import json
 import pytest
 
 from dlbctl.core.settings import Timeouts
+from dlbctl.router.request import HttpLimits
 
 from .live import Live, chain, client_of, leaf, on_loop, server, until
 from .scripted import Connection, Script, answering, chunk, chunked, full_backlog, once, refusing_port, serving, sized
@@ -214,6 +215,42 @@ async def test_a_request_that_meets_a_closing_connection_is_sent_again_whole() -
         assert engine.heard[-1].body == BODY
         await live.settled()
         assert totals(live) == (2, 0)
+
+
+@on_loop
+async def test_a_request_too_large_to_be_kept_does_not_meet_a_closing_connection() -> None:
+    """It could not be sent again, so it gets a connection of its own; nor is it kept once it is written."""
+    limits = HttpLimits(replay_bytes=1000)
+    script = closing_when_used_again(answering(sized(b'{"again":1}')))
+    async with chain(script, limits=limits) as (engine, live, client):
+        assert (await client.ask(chat())).status == 200
+        answer = await client.ask(post(BODY))
+        assert (answer.status, answer.body) == (200, b'{"again":1}')
+        assert engine.heard[-1].body == BODY
+        await live.settled()
+
+
+@pytest.mark.parametrize("replay_bytes", [1000, 1_000_000])
+@on_loop
+async def test_a_body_is_kept_no_longer_than_it_may_be_sent_again(replay_bytes: int) -> None:
+    """Not while written and too large to be kept; not once the answer has begun, which is minutes before its end."""
+    gate = asyncio.Event()
+
+    async def script(connection: Connection) -> None:
+        await connection.hear()
+        await gate.wait()
+        await connection.send(STREAM_HEAD)
+        await connection.left()
+
+    async with chain(script, limits=HttpLimits(replay_bytes=replay_bytes)) as (engine, live, client):
+        await client.send(post(BODY))
+        await until(lambda: len(engine.heard) == 1)
+        (connection,) = live.connections
+        kept = len(connection.responder._request.body)
+        assert kept == (len(BODY) if replay_bytes > len(BODY) else 0)
+        gate.set()
+        assert (await client.head()).status == 200
+        assert connection.responder._request.body == b""
 
 
 async def close_at_once(connection: Connection) -> None:

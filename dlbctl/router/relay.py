@@ -115,7 +115,8 @@ class Relay:
         if limits.total_s and self._total_deadline_s == NEVER:
             self._total_deadline_s = self._request.received_s + limits.total_s
         pool = self._router.pool(forward.address)
-        upstream = None if forward.fresh else pool.take()
+        # A body too large to be kept cannot be sent again, so it must not meet a pooled connection that is closing.
+        upstream = None if forward.fresh or self._too_large_to_keep() else pool.take()
         self._reused = upstream is not None
         if upstream is not None:
             self._write_to(upstream)
@@ -158,9 +159,11 @@ class Relay:
         address, client = upstream.pool.address, self._downstream.client
         head = self._router.head_for(address, request, exchange, client, to_leaf=tier.role == "root")
         upstream.ask(self, head, request.body, head_request=request.method == b"HEAD")
-        if len(request.body) > self._downstream.listener.limits.replay_bytes:
+        if self._too_large_to_keep():
             request.body = b""
-            self._reused = False  # without its body it cannot be sent again
+
+    def _too_large_to_keep(self) -> bool:
+        return len(self._request.body) > self._downstream.listener.limits.replay_bytes
 
     def head(self, status: int, reason: bytes, headers: Headers, *, sized: bool, bodiless: bool) -> None:
         """The answer's head: pass it on with our headers in place of the hop's."""

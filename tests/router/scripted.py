@@ -38,6 +38,7 @@ class Connection:
         self.server = server
         self.reader = reader
         self.writer = writer
+        self.gone = False  # `left` has seen it end
         self.peeked: Heard | None = None  # heard to see who should answer it
 
     async def hear(self) -> Heard:
@@ -64,6 +65,7 @@ class Connection:
         with contextlib.suppress(ConnectionError):
             while await self.reader.read(65536):
                 pass
+        self.gone = True
 
     async def close(self) -> None:
         self.writer.close()

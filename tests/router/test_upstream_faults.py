@@ -7,15 +7,14 @@ import json
 
 import pytest
 
-from dlbctl.core.settings import Timeouts
+from dlbctl.router.request import HttpLimits
 
 from .live import Live, chain, client_of, leaf, on_loop, server, until
-from .scripted import Connection, Script, answering, chunk, chunked, full_backlog, once, refusing_port, serving, sized
+from .scripted import Connection, Script, answering, chunk, chunked, once, refusing_port, serving, sized
 from .wire import Answer, chat, get, post
 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 EVENT = b'data: {"choices":[]}\n\n'
-left: list[Connection] = []  # connections whose end the server has seen
 OLD = b"POST /v1/completions HTTP/1.0\r\nContent-Length: 13\r\n\r\n" + b'{"model":"m"}'
 
 
@@ -161,13 +160,12 @@ async def test_what_a_server_sends_while_idle_ends_the_connection() -> None:
         await go.wait()
         await connection.send(sized(b'{"forged":1}'))
         await connection.left()
-        left.append(connection)
 
     go = asyncio.Event()
     async with chain(script) as (engine, live, client):
         assert (await client.ask(chat())).body == b"{}"
         go.set()
-        await until(lambda: engine.connections[0] in left)
+        await until(lambda: engine.connections[0].gone)
         await until(lambda: not live.router.pool(engine.url).open)
         assert (await client.ask(chat())).body == b"{}"
 
@@ -214,6 +212,42 @@ async def test_a_request_that_meets_a_closing_connection_is_sent_again_whole() -
         assert engine.heard[-1].body == BODY
         await live.settled()
         assert totals(live) == (2, 0)
+
+
+@on_loop
+async def test_a_request_too_large_to_be_kept_does_not_meet_a_closing_connection() -> None:
+    """It could not be sent again, so it gets a connection of its own; nor is it kept once it is written."""
+    limits = HttpLimits(replay_bytes=1000)
+    script = closing_when_used_again(answering(sized(b'{"again":1}')))
+    async with chain(script, limits=limits) as (engine, live, client):
+        assert (await client.ask(chat())).status == 200
+        answer = await client.ask(post(BODY))
+        assert (answer.status, answer.body) == (200, b'{"again":1}')
+        assert engine.heard[-1].body == BODY
+        await live.settled()
+
+
+@pytest.mark.parametrize("replay_bytes", [1000, 1_000_000])
+@on_loop
+async def test_a_body_is_kept_no_longer_than_it_may_be_sent_again(replay_bytes: int) -> None:
+    """Not while written and too large to be kept; not once the answer has begun, which is minutes before its end."""
+    gate = asyncio.Event()
+
+    async def script(connection: Connection) -> None:
+        await connection.hear()
+        await gate.wait()
+        await connection.send(STREAM_HEAD)
+        await connection.left()
+
+    async with chain(script, limits=HttpLimits(replay_bytes=replay_bytes)) as (engine, live, client):
+        await client.send(post(BODY))
+        await until(lambda: len(engine.heard) == 1)
+        (connection,) = live.connections
+        kept = len(connection.responder._request.body)
+        assert kept == (len(BODY) if replay_bytes > len(BODY) else 0)
+        gate.set()
+        assert (await client.head()).status == 200
+        assert connection.responder._request.body == b""
 
 
 async def close_at_once(connection: Connection) -> None:
@@ -308,105 +342,6 @@ async def test_a_server_at_its_limit_is_passed_over_and_all_at_theirs_shed() -> 
             gate.set()
             assert [answer.status for answer in await asyncio.gather(*waiting)] == [200, 200]
             await live.settled()
-
-
-# -- time limits -----------------------------------------------------------------------------------------
-
-
-async def silent(connection: Connection) -> None:
-    await connection.hear()
-    await connection.left()
-    left.append(connection)
-
-
-@on_loop
-async def test_a_first_byte_that_does_not_come_is_a_504_and_the_server_is_left() -> None:
-    async with chain(silent, timeouts=Timeouts(first_byte_s=0.1)) as (engine, live, client):
-        assert code_of(await client.ask(chat())) == (504, "upstream_first_byte_timeout")
-        await until(lambda: engine.connections[0] in left)
-        assert len(engine.heard) == 1, "it was written, so it is not sent again"
-        await live.settled()
-        assert totals(live) == (1, 1)
-
-
-@on_loop
-async def test_a_stream_that_falls_silent_is_cut_and_the_server_left() -> None:
-    async def script(connection: Connection) -> None:
-        await connection.hear()
-        await connection.send(STREAM_HEAD + chunk(EVENT))
-        await connection.left()
-        left.append(connection)
-
-    async with chain(script, timeouts=Timeouts(idle_s=0.1)) as (engine, live, client):
-        answer = await client.ask(chat())
-        assert (answer.status, answer.body, answer.whole) == (200, EVENT, False)
-        await until(lambda: engine.connections[0] in left)
-        await live.settled()
-        assert totals(live) == (1, 1)
-
-
-@on_loop
-async def test_a_stream_that_keeps_flowing_outlives_every_limit_but_the_total() -> None:
-    """Case 37."""
-
-    async def script(connection: Connection) -> None:
-        await connection.hear()
-        await connection.send(STREAM_HEAD)
-        for _ in range(20):
-            await connection.send(chunk(EVENT))
-            await asyncio.sleep(0.03)
-        await connection.send(b"0\r\n\r\n")
-
-    async with chain(script, timeouts=Timeouts(connect_s=0.25, first_byte_s=0.25, idle_s=0.25)) as (_, live, client):
-        answer = await client.ask(chat())
-        assert (answer.body, answer.whole) == (EVENT * 20, True)
-        await live.settled()
-    async with chain(script, timeouts=Timeouts(total_s=0.25)) as (_, live, client):
-        answer = await client.ask(chat())
-        assert not answer.whole
-        assert answer.body.startswith(EVENT)
-        await live.settled()
-        assert totals(live) == (1, 1)
-
-
-@on_loop
-async def test_the_total_limit_holds_before_the_first_byte() -> None:
-    async with chain(silent, timeouts=Timeouts(total_s=0.1)) as (_, live, client):
-        assert code_of(await client.ask(chat())) == (504, "total_timeout")
-        await live.settled()
-
-
-@on_loop
-async def test_the_total_limit_holds_for_a_request_that_has_waited_it_out_in_the_pipeline() -> None:
-    async with chain(silent, timeouts=Timeouts(total_s=0.3)) as (_, live, client):
-        await client.send(chat() + chat())
-        assert code_of(await client.answer()) == (504, "total_timeout")
-        assert code_of(await client.answer()) == (504, "total_timeout")
-        await live.settled()
-
-
-@on_loop
-async def test_a_connection_that_is_not_made_in_time_is_a_504() -> None:
-    """A listener whose backlog is full: the kernel drops further SYNs and nobody answers."""
-    async with (
-        full_backlog() as port,
-        leaf([server("s", port)], timeouts=Timeouts(connect_s=0.2)) as live,
-        client_of(live) as client,
-    ):
-        assert code_of(await client.ask(chat())) == (504, "upstream_connect_timeout")
-        await live.settled()
-        assert totals(live) == (1, 1)
-
-
-@on_loop
-async def test_a_connection_that_is_not_made_in_time_leads_to_another_server() -> None:
-    async with full_backlog() as port, serving(answering(sized(b"{}"))) as engine:
-        for _ in range(3):
-            servers = [server("stuck", port), server("alive", engine.port)]
-            async with leaf(servers, timeouts=Timeouts(connect_s=0.1)) as live, client_of(live) as client:
-                for _ in range(3):
-                    assert (await client.ask(chat())).get(b"x-dlb-server") == b"alive"
-                await live.settled()
 
 
 @on_loop

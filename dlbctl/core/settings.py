@@ -31,7 +31,7 @@ class Timeouts(Struct, frozen=True, forbid_unknown_fields=True):
     def check(self, where: str) -> None:
         """Raise ConfigError for a negative time."""
         for name in self.__struct_fields__:
-            if getattr(self, name) < 0:
+            if not getattr(self, name) >= 0:  # NaN is not either
                 raise ConfigError(f"{where}.{name}: a time-out cannot be negative", hint="use 0 to turn it off")
 
 

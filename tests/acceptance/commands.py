@@ -63,6 +63,10 @@ class Running:
     def end(self, signum: signal.Signals = signal.SIGTERM, *, within_s: float = 20.0) -> Ended:
         """Send a signal and wait for the end."""
         self._process.send_signal(signum)
+        return self.wait(within_s=within_s)
+
+    def wait(self, *, within_s: float) -> Ended:
+        """Wait for its end."""
         out, _ = self._process.communicate(timeout=within_s)
         return Ended(self._process.returncode, "".join(self._lines) + out, self._said())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import exp2
+
 
 class DecayedCount:
     """A count in which an event weighs half as much after each half-life."""
@@ -18,12 +20,12 @@ class DecayedCount:
 
     def add(self, now_s: float, amount: float = 1.0) -> None:
         """Count something that happened now."""
-        self._count = self.read(now_s) + amount
+        self._count = self._count * exp2((self._at_s - now_s) / self.half_life_s) + amount
         self._at_s = now_s
 
     def read(self, now_s: float) -> float:
         """The count as it weighs now."""
-        return float(self._count * 2.0 ** ((self._at_s - now_s) / self.half_life_s))
+        return self._count * exp2((self._at_s - now_s) / self.half_life_s)
 
 
 class Average:

@@ -124,16 +124,19 @@ class Endpoint:
     def estimate(self, exchange: Exchange) -> None:
         """Charge the exchange with the work it is expected to bring."""
         arrival: Arrival = exchange.arrival
-        exchange.prompt_tokens = arrival.prompt_tokens or arrival.prompt_bytes * self.tokens_per_byte.value
+        prompt_tokens = arrival.prompt_tokens or arrival.prompt_bytes * self.tokens_per_byte.value
         output_tokens = self.output_tokens.value
-        if arrival.max_output_tokens and arrival.max_output_tokens < output_tokens:
+        if arrival.max_output_tokens and (arrival.root or arrival.max_output_tokens < output_tokens):
             output_tokens = float(arrival.max_output_tokens)
+        exchange.prompt_tokens = prompt_tokens
         exchange.output_tokens = output_tokens
-        exchange.prefill_s = PREFILL_S_PER_TOKEN * exchange.prompt_tokens
+        exchange.prefill_s = PREFILL_S_PER_TOKEN * prompt_tokens
         exchange.decode_s = DECODE_S_PER_TOKEN * output_tokens
 
     def learn(self, arrival: Arrival, usage: Usage) -> None:
-        """Take the engine's own token counts as samples."""
+        """Take the engine's own token counts as samples; where a root has estimated, it learns, not this tier."""
+        if arrival.root:
+            return
         if usage.prompt_tokens > 0 and arrival.prompt_bytes > 0:
             self.tokens_per_byte.add(usage.prompt_tokens / arrival.prompt_bytes)
         if usage.completion_tokens > 0:

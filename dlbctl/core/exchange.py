@@ -38,42 +38,25 @@ class Exchange:
     prefill_s, decode_s: the work charged to the server, in seconds of one standard server.
     """
 
-    __slots__ = (
-        "address",
-        "arrival",
-        "arrived_s",
-        "attempts",
-        "candidate",
-        "decode_s",
-        "endpoint",
-        "first_byte_s",
-        "load_at_arrival",
-        "number",
-        "output_tokens",
-        "phase",
-        "prefill_s",
-        "prompt_tokens",
-        "rule",
-        "tried",
-    )
+    # Defaults stand here and not in the initialiser: one is made for every request.
+    phase = Phase.CONNECTING
+    attempts = 0
+    candidate: Candidate | None = None
+    address = ""
+    rule = ""
+    tried: tuple[str, ...] = ()
+    first_byte_s = 0.0
+    prompt_tokens = 0.0
+    output_tokens = 0.0
+    load_at_arrival = 0.0
+    prefill_s = 0.0
+    decode_s = 0.0
 
     def __init__(self, number: int, arrival: Arrival, endpoint: Endpoint, now_s: float) -> None:
         self.number = number
         self.arrival = arrival
         self.endpoint = endpoint
         self.arrived_s = now_s
-        self.first_byte_s = 0.0
-        self.prompt_tokens = 0.0
-        self.output_tokens = 0.0
-        self.load_at_arrival = 0.0
-        self.prefill_s = 0.0
-        self.decode_s = 0.0
-        self.phase = Phase.CONNECTING
-        self.attempts = 0
-        self.candidate: Candidate | None = None
-        self.address = ""
-        self.rule = ""
-        self.tried: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         where = self.candidate.target.name if self.candidate else "nowhere"

@@ -232,7 +232,7 @@ class _Run:
             return
         try:
             replayed = outcome(handle(self._tier, entry.at_s, entry.event))
-        except AssertionError as error:
+        except (AssertionError, ConfigError) as error:
             raise ConfigError(f"event log, line {number}: the event cannot follow those before it: {error}") from error
         found.events += 1
         found.actions += replayed is not None or entry.action is not None

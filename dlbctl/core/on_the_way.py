@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections import deque
 
-# Longer on the way than this and four round trips (a new connection with TLS takes three): it was lost.
-LOST_AFTER_S = 0.25
-LOST_AFTER_ROUND_TRIPS = 4.0
+# A report that comes now tells of what was sent a round trip ago. This much more is patience: the interval of
+# reports, a slow reader, the time to connect.
+OVERDUE_S = 0.05
+# Requests that were overdue in every report of a window this long are lost.
+WINDOW_S = 1.0
 
 
 class OnTheWay:
     """When each of them was sent, oldest first; leaves tell only how many they have received so far.
 
-    No clocks are compared, and the forward leg is included. An error heals by itself: with a request too few,
-    the next reports find nothing left to take off; one that was lost, or that its leaf never counted, ages
-    out. The difference of two bare counts would keep such a request for good, and make a busy cell shunned.
+    No clocks are compared, and the forward leg is included. Errors heal: with a request too few here, the next
+    reports find nothing left to take off; one that was lost, or that its leaf never counted, stays overdue and
+    is dropped. The difference of two bare counts would keep it, and make a busy cell look fuller for good.
     """
 
-    __slots__ = ("_received", "_sent_s")
+    __slots__ = ("_lost", "_received", "_sent_s", "_window_ends_s")
 
     def __init__(self) -> None:
         self._sent_s: deque[float] = deque()
         self._received: dict[str, int] = {}
+        self._lost = 0
+        self._window_ends_s = 0.0
 
     def __repr__(self) -> str:
         return f"<OnTheWay {len(self._sent_s)}>"
@@ -34,7 +38,7 @@ class OnTheWay:
         self._sent_s.append(now_s)
 
     def not_sent(self) -> None:
-        """The attempt never got as far as a connection."""
+        """The last attempt never got as far as a connection."""
         if self._sent_s:
             self._sent_s.pop()
 
@@ -44,13 +48,29 @@ class OnTheWay:
         self._received[address] = received
         if received < before:  # it was restarted
             self._sent_s.clear()
-        for _ in range(min(received - before, len(self._sent_s))):
-            self._sent_s.popleft()
-        lost_s = now_s - LOST_AFTER_S - LOST_AFTER_ROUND_TRIPS * rtt_s
-        while self._sent_s and self._sent_s[0] < lost_s:
-            self._sent_s.popleft()
+        self._drop(received - before)
+        self._drop_lost(now_s, rtt_s)
 
     def forget(self, address: str) -> None:
         """A leaf does not answer any more; what was on the way to it is lost."""
         if self._received.pop(address, None) is not None:
             self._sent_s.clear()
+
+    def _drop_lost(self, now_s: float, rtt_s: float) -> None:
+        overdue = self._count_before(now_s - rtt_s - OVERDUE_S)
+        if overdue < self._lost:
+            self._lost = overdue
+        if now_s >= self._window_ends_s:
+            self._drop(self._lost)
+            self._lost = len(self._sent_s)
+            self._window_ends_s = now_s + WINDOW_S
+
+    def _drop(self, count: int) -> None:
+        for _ in range(min(count, len(self._sent_s))):
+            self._sent_s.popleft()
+
+    def _count_before(self, before_s: float) -> int:
+        for count, sent_s in enumerate(self._sent_s):
+            if sent_s >= before_s:
+                return count
+        return len(self._sent_s)

@@ -26,18 +26,22 @@ class Target:
         "candidates",
         "down",
         "in_flight",
+        "label",
         "models",
         "name",
         "rtt_s",
         "settings",
+        "up",
     )
 
     def __init__(self, settings: TargetSettings) -> None:
         self.settings = settings
         self.name = settings.name
+        self.label = settings.name.encode()  # the name as it stands in headers
         self.addresses = settings.addresses
         # Nothing is known to answer until the driver says so.
         self.down = set(settings.addresses)
+        self.up = False
         self.models = settings.endpoints
         self.candidates: list[Candidate] = []
         self.in_flight = 0
@@ -49,14 +53,17 @@ class Target:
         return f"<Target {self.name} {state}, {self.in_flight} in flight>"
 
     @property
-    def up(self) -> bool:
-        """Whether any address answers: a cell is ejected only when all its leaves are."""
-        return len(self.down) < len(self.addresses)
-
-    @property
     def tau_s(self) -> float:
         """One-way network latency: half the least round trip to any of its addresses."""
         return 0.5 * min(self.rtt_s.values(), default=0.0)
+
+    def mark(self, address: str, *, up: bool) -> None:
+        """An address answers or does not. The target is up while any does: a cell only falls with all its leaves."""
+        if up:
+            self.down.discard(address)
+        else:
+            self.down.add(address)
+        self.up = len(self.down) < len(self.addresses)
 
     def has_address_beside(self, tried: tuple[str, ...]) -> bool:
         """Whether an address answers that was not tried."""
@@ -130,40 +137,41 @@ class Candidate:
         """Count the exchange here."""
         assert exchange.candidate is None
         exchange.candidate = self
-        self.in_flight += 1
-        self.target.in_flight += 1
-        self.endpoint.in_flight += 1
         self.work_s += exchange.prefill_s + exchange.decode_s
         if self.reports:
             self.on_the_way.sent(now_s)
-        self._load_changed(1)
+        self._count(1)
 
     def give_back(self, exchange: Exchange) -> None:
         """Stop counting the exchange here; called exactly once for each `take`."""
         assert exchange.candidate is self
         exchange.candidate = None
-        self.in_flight -= 1
-        self.target.in_flight -= 1
-        self.endpoint.in_flight -= 1
         self.work_s -= exchange.prefill_s + exchange.decode_s
+        self._count(-1)
         if self.in_flight == 0:
             self.work_s = 0.0  # sums of floats do not return to zero by themselves
-        self._load_changed(-1)
+
+    def _count(self, step: int) -> None:
+        target, endpoint = self.target, self.endpoint
+        self.in_flight += step
+        target.in_flight += step
+        endpoint.in_flight += step
+        if not self.stale:
+            endpoint.touch(self)
+        if target.up:
+            # A server's load is that of all the endpoints it serves; a cell's is reported for each.
+            for candidate in target.candidates:
+                if candidate.k > 0:
+                    candidate.endpoint.rif += step
+                    if not (candidate.stale or candidate.reports):
+                        candidate.endpoint.touch(candidate)
 
     def prefilled(self, exchange: Exchange) -> None:
         """The first byte is here: the prefill part of the work is done."""
-        self.work_s = max(0.0, self.work_s - exchange.prefill_s)
+        self.work_s -= exchange.prefill_s
         exchange.prefill_s = 0.0
-        self.endpoint.touch(self)
-
-    def _load_changed(self, step: int) -> None:
-        self.endpoint.touch(self)
-        if self.target.up:
-            # A server's load is that of all the endpoints it serves.
-            for candidate in self.target.candidates:
-                if candidate.k > 0:
-                    candidate.endpoint.rif += step
-                    candidate.endpoint.touch(candidate)
+        if not self.stale:
+            self.endpoint.touch(self)
 
     def report(self, now_s: float, address: str, state: EndpointState, root: str) -> None:
         """Take over what a leaf reported to this root. A curve travels only when it is new: the last is kept."""
@@ -195,7 +203,9 @@ class Candidate:
         A cell's load is what its leaves reported plus what this root sent and they had not received by then.
         """
         if self.reports:
-            rif = sum(report.rif for report in self.reports.values())
-            self.load = (rif + min(len(self.on_the_way), self.in_flight)) / self.k if self.k > 0 else 0.0
+            rif = min(len(self.on_the_way), self.in_flight)
+            for report in self.reports.values():
+                rif += report.rif
+            self.load = rif / self.k if self.k > 0 else 0.0
         else:
             self.load = self.target.in_flight / self.weight

@@ -70,6 +70,7 @@ class Tier:
         self.settings = settings
         self.boot = boot
         self.role = settings.role
+        self.cell_label = settings.cell.encode()  # as it stands in headers
         self.targets: dict[str, Target] = {}
         self.endpoints: dict[str, Endpoint] = {}
         self.exchanges: dict[int, Exchange] = {}
@@ -118,11 +119,12 @@ class Tier:
     def ended(self, now_s: float, exchange: Exchange, status: int, usage: Usage | None, stalled_s: float) -> None:
         """The answer is complete. stalled_s is the client's own slowness, which no curve should learn."""
         candidate = self._close(exchange)
-        failed = status >= 500
-        self._count_outcome(now_s, candidate, failed=failed)
+        candidate.requests.add(now_s)
+        if status >= 500:
+            candidate.errors.add(now_s)
         if usage is not None:
             exchange.endpoint.learn(exchange.arrival, usage)
-        if not failed and status < 400:
+        if status < 400:
             estimator = self.estimators.get(exchange.endpoint.name)
             if estimator is not None:
                 estimator.add(now_s, exchange.load_at_arrival, now_s - exchange.arrived_s - stalled_s)
@@ -162,7 +164,7 @@ class Tier:
         if known is None or address not in known.addresses:
             return  # it was removed while the line was on its way
         came_up = address in known.down
-        known.down.discard(address)
+        known.mark(address, up=True)
         known.rtt_s[address] = rtt_s
         if came_up:
             self._settle(known)
@@ -276,7 +278,7 @@ class Tier:
         """A pooled connection that the server had closed meanwhile: it never saw the request."""
         candidate = exchange.candidate
         assert candidate is not None
-        if exchange.address in candidate.target.down:
+        if candidate not in exchange.endpoint.routable or exchange.address in candidate.target.down:
             return self._retry_elsewhere(now_s, exchange, Failure.CLOSED)
         exchange.move(Phase.CONNECTING)
         return Forward(exchange, exchange.address, "stale-connection", fresh=True)
@@ -292,7 +294,7 @@ class Tier:
             action = self._forward(now_s, exchange)
             if isinstance(action, Forward):
                 return action
-        self._count_outcome(now_s, candidate, failed=True)
+        self._count_outcome(now_s, candidate, failed=failure is not Failure.NO_ROOM)
         self._forget(exchange)
         return Reject(*FAILURES[failure])
 
@@ -308,8 +310,11 @@ class Tier:
         return candidate
 
     def _close(self, exchange: Exchange) -> Candidate:
-        candidate = self._release(exchange)
-        self._forget(exchange)
+        candidate = exchange.candidate
+        assert candidate is not None
+        candidate.give_back(exchange)
+        exchange.move(Phase.DONE)
+        del self.exchanges[exchange.number]
         return candidate
 
     def _forget(self, exchange: Exchange) -> None:
@@ -375,9 +380,9 @@ class Tier:
         if known is None or address not in known.addresses or (address not in known.down) == up:
             return
         if up:
-            known.down.discard(address)
+            known.mark(address, up=True)
         else:
-            known.down.add(address)
+            known.mark(address, up=False)
             known.rtt_s.pop(address, None)
             for candidate in known.candidates:
                 candidate.forget(address)
@@ -385,7 +390,8 @@ class Tier:
 
     def _remove(self, target: Target) -> None:
         del self.targets[target.name]
-        target.down.update(target.addresses)
+        for address in target.addresses:
+            target.mark(address, up=False)
         for candidate in target.candidates:
             del candidate.endpoint.candidates[target.name]
             candidate.endpoint.settle()

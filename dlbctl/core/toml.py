@@ -48,15 +48,17 @@ def _override(tree: dict[str, Any], sections: tuple[str, ...], name: str, value:
     place: Any = tree
     for step in path[:-1]:
         place = _descend(place, step, name)
+    if not isinstance(place, dict):
+        raise ConfigError(f"environment variable {name}: there is no key {path[-1]!r} to override")
     place[path[-1]] = _value(value)
 
 
 def _descend(place: Any, step: str, name: str) -> Any:
     if isinstance(place, dict):
         return place.setdefault(step, {})
-    for index, entry in enumerate(place):
-        called = re.sub(r"[^a-z0-9]+", "_", str(entry.get("name", "")).lower())
-        if step in {str(index), called}:
+    for index, entry in enumerate(place if isinstance(place, list) else ()):
+        called = str(entry.get("name", "")) if isinstance(entry, dict) else ""
+        if step in {str(index), re.sub(r"[^a-z0-9]+", "_", called.lower())}:
             return entry
     raise ConfigError(f"environment variable {name}: there is no entry {step!r} to override")
 

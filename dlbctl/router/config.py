@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 import secrets
 import tempfile
@@ -165,6 +166,7 @@ class RootFile(Struct, frozen=True, forbid_unknown_fields=True):
         if not self.root.listen:
             raise ConfigError(f"{file}: root.listen: a root needs a place for clients", hint='"127.0.0.1:8080"')
         _check_common(self.endpoint, self.timeouts, file)
+        self.http.check(f"{file}: http")
         if not self.cell:
             raise ConfigError(f"{file}: cell is missing", hint="a root needs at least one [[cell]] to route to")
         _check_unique((cell.name for cell in self.cell), f"{file}: cell", "name")
@@ -212,6 +214,7 @@ class LeafFile(Struct, frozen=True, forbid_unknown_fields=True):
         """Raise ConfigError for what types cannot say."""
         _check_section(self.leaf, f"{file}: leaf", peer_listen=self.leaf.peer_listen)
         _check_common(self.endpoint, self.timeouts, file)
+        self.http.check(f"{file}: http")
         if not self.server:
             raise ConfigError(f"{file}: server is missing", hint="a leaf needs at least one [[server]]")
         _check_servers(self.server, f"{file}: server")
@@ -274,7 +277,7 @@ def default_admin(role: Role) -> str:
 def host_and_port(text: str, where: str) -> tuple[str, int]:
     """Split host:port (an IPv6 host in brackets). ConfigError when it is not that."""
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ConfigError(f"{where}: {text!r} is not host:port", hint='for instance "127.0.0.1:8080"')
     return host.strip("[]") or "0.0.0.0", int(port)
 
@@ -309,8 +312,9 @@ def _server_name(server: ServerSection) -> str:
 
 def _check_section(section: RouterSection, where: str, *, peer_listen: str) -> None:
     for key in ("readiness_grace_s", "drain_s"):
-        if getattr(section, key) < 0:
+        if not getattr(section, key) >= 0:  # nor not-a-number
             raise ConfigError(f"{where}.{key}: cannot be negative")
+    _check_name(section.cell if isinstance(section, RootSection | LeafSection) else "", f"{where}.cell")
     if section.listen:
         host_and_port(section.listen, f"{where}.listen")
     if section.admin and not section.admin.startswith("unix:"):
@@ -337,8 +341,7 @@ def _check_common(endpoints: tuple[EndpointSettings, ...], timeouts: Timeouts, f
 
 
 def _check_cell(cell: CellSection, where: str) -> None:
-    if not cell.name:
-        raise ConfigError(f"{where}.name: a cell needs a name")
+    _check_name(cell.name, f"{where}.name")
     if bool(cell.leaves) == bool(cell.server):
         raise ConfigError(
             f"{where} ({cell.name}): needs either leaves or servers",
@@ -353,11 +356,19 @@ def _check_cell(cell: CellSection, where: str) -> None:
 def _check_servers(servers: tuple[ServerSection, ...], where: str) -> None:
     for index, server in enumerate(servers):
         _check_url(server.url, f"{where}[{index}].url")
-        if server.weight <= 0:
+        if server.name:
+            _check_name(server.name, f"{where}[{index}].name")
+        if not 0 < server.weight < math.inf:
             raise ConfigError(f"{where}[{index}].weight: must be positive")
         if server.slots < 0:
             raise ConfigError(f"{where}[{index}].slots: cannot be negative", hint="use 0 for no limit")
     _check_unique((_server_name(server) for server in servers), where, "name or address")
+
+
+def _check_name(name: str, where: str) -> None:
+    """Names travel in headers."""
+    if not name or not name.isprintable():
+        raise ConfigError(f"{where}: {name!r} is no name", hint="write one in printable text")
 
 
 def _check_url(url: str, where: str) -> None:

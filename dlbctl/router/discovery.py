@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dlbctl.core.tier import Tier
 
 POLL_DOWN_S = 0.5
-POLL_UP_S = 2.0
+POLL_UP_S = 5.0  # a dead server is noticed by the requests it refuses
 TIMEOUT_S = 5.0
 # One missed answer of a busy server is no death; a refused connection is.
 MISSES_TO_EJECT = 2
@@ -84,7 +84,7 @@ def _model_names(response: httpx.Response) -> tuple[str, ...]:
     try:
         entries = response.json()["data"]
         names = {str(entry["id"]) for entry in entries}
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return ()
     # A name travels in a header between root and leaf.
     return tuple(sorted(name for name in names if name and name.isprintable()))

@@ -64,13 +64,15 @@ class Downstream(asyncio.Protocol):
         self._pipelined = 0
         self._reading = False  # a request has begun to arrive and is not whole
         self._in_head = False
-        self._head_bytes = 0
+        self._head_bytes = 0  # at least so much of the head has come
+        self._head_most = 0  # and at most
         self._read_bytes = 0  # by the last read
         self._began = False  # a request has begun within the last read
         self._ended = False  # a request has ended within the last read
         self._upgrading = False
         self._deaf = False  # what still arrives is of no interest
         self._keep_alive = True
+        self._half_closed = False  # the client can ask for nothing more
 
     def __repr__(self) -> str:
         return f"<Downstream {self.client.decode()} {'busy' if self.responder else 'idle'}>"
@@ -100,7 +102,8 @@ class Downstream(asyncio.Protocol):
         if self.responder is None and not self._waiting:
             return False
         if self.listener.half_close:
-            self._keep_alive = False
+            self._half_closed = True
+            self._reading = False  # what is not whole now never will be
             return True
         self.transport.abort()
         return False
@@ -142,6 +145,7 @@ class Downstream(asyncio.Protocol):
         if self._in_head:
             if self._began and self.responder is None:
                 self._watch(limits.header_timeout_s)  # once: a byte a second buys no more time
+            self._head_most += self._read_bytes
             if not self._ended:  # else most of what was read may be of the request before
                 self._head_bytes += self._read_bytes
             if self._head_bytes > limits.header_bytes:
@@ -165,7 +169,7 @@ class Downstream(asyncio.Protocol):
         """Asked by the server that is stopping: finish the answer under way, then close."""
         self._keep_alive = False
         if self.responder is None and not self._reading:
-            self.transport.close()
+            self._hang_up()
 
     def expired(self, now_s: float) -> None:
         """A deadline passed: the responder's, or that of a client who sends too slowly or not at all."""
@@ -173,8 +177,10 @@ class Downstream(asyncio.Protocol):
             self.responder.expired(now_s)
         elif self._reading:
             self._refuse(Refusal(408, "request_timeout", "the request did not arrive in time"))
+        elif self.transport.is_closing():
+            self.transport.abort()  # it has not read what was left for it
         else:
-            self.transport.close()
+            self._hang_up()
 
     # -- the parser's side -------------------------------------------------------------------------------
 
@@ -185,7 +191,7 @@ class Downstream(asyncio.Protocol):
         self._request = Request()
         self._body = []
         self._reading = self._in_head = self._began = True
-        self._head_bytes = 0
+        self._head_bytes = self._head_most = 0
 
     def on_url(self, url: bytes) -> None:
         """A piece of the URL."""
@@ -208,7 +214,7 @@ class Downstream(asyncio.Protocol):
         request.keep_alive = parser.should_keep_alive()
         limits = self.listener.limits
         fault = request.read_head(limits)
-        if self._head_bytes + self._read_bytes > limits.header_bytes:
+        if self._head_most + self._read_bytes > limits.header_bytes:
             fault = fault or request.check_head_size(limits)
         if fault is not None:
             self._refuse(fault)
@@ -295,7 +301,10 @@ class Downstream(asyncio.Protocol):
 
     def keeps_alive(self, request: Request) -> bool:
         """Whether the connection stays open after this answer."""
-        return request.keep_alive and self._keep_alive and request.version == "1.1"
+        return request.keep_alive and request.version == "1.1" and self._open_for_more()
+
+    def _open_for_more(self) -> bool:
+        return self._keep_alive and (bool(self._waiting) or not self._half_closed)
 
     def reply(
         self,
@@ -319,7 +328,8 @@ class Downstream(asyncio.Protocol):
     def finished(self, *, keep_alive: bool) -> None:
         """The answer is out (or never will be): go on with the next request, or close."""
         self.responder = None
-        if not keep_alive:
+        # Not `keep_alive` alone: the server may have begun to stop, or the client to leave, since the head went out.
+        if not keep_alive or not self._open_for_more():
             self._close()
             return
         if self._waiting:
@@ -342,7 +352,7 @@ class Downstream(asyncio.Protocol):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self.transport.abort()
         else:
-            self.transport.close()
+            self._hang_up()
 
     def _close(self) -> None:
         """Close, but let a client that is still sending read its answer: closing at once would reset it away."""
@@ -353,7 +363,12 @@ class Downstream(asyncio.Protocol):
             self.transport.write_eof()
             self._watch(LINGER_S)
         else:
-            self.transport.close()
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        """Close, once the client has read what it is owed; but it cannot take for ever over that."""
+        self.transport.close()
+        self._watch(self.listener.limits.keep_alive_s)
 
     def _serve_next(self) -> None:
         if self._waiting and self.responder is None:

@@ -121,7 +121,7 @@ class EventLog:
     # -- in the thread -----------------------------------------------------------------------------------
 
     def _write(self, data: bytearray) -> None:
-        if self.ended:
+        if self.ended or not data:
             return
         try:
             if self._file.tell() > self._part_bytes:

@@ -26,6 +26,7 @@ _LOG = logging.getLogger(__name__)
 
 BACKLOG = 2048
 POLL_S = 0.05
+CUT_S = 1.0  # for connections that were cut to be gone
 
 
 class HostedServer(uvicorn.Server):
@@ -190,14 +191,13 @@ class Lifecycle:
             transport = getattr(connection, "transport", None)
             if transport is not None:
                 transport.abort()
-        await self._until(lambda: all(task.done() for task in serving), 1.0)
+        await self._until(lambda: all(task.done() for task in serving), CUT_S, even_now=True)
 
-    async def _until(self, true: Callable[[], bool], limit_s: float) -> None:
-        """Wait for a condition; a further signal ends the wait: whoever asks twice means now."""
+    async def _until(self, true: Callable[[], bool], limit_s: float, *, even_now: bool = False) -> None:
+        """Wait for a condition; a second signal ends every wait but `even_now`: whoever asks twice means now."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + limit_s
-        asked = len(self._signals)
-        while not true() and loop.time() < deadline_s and len(self._signals) == asked:
+        while not true() and loop.time() < deadline_s and (even_now or len(self._signals) < 2):
             await asyncio.sleep(POLL_S)
 
     def _remove_sockets(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from typing import TYPE_CHECKING
@@ -57,9 +58,11 @@ class Ping:
                 self._send()
                 await asyncio.sleep(PING_S if self._samples else RETRY_S)
         finally:
-            self._pool.close()
+            if self._connecting is not None:
+                self._connecting.cancel()
             if self._upstream is not None:
                 self._upstream.abort()
+            self._pool.close()
 
     def _send(self) -> None:
         if self._connecting is not None and not self._connecting.done():
@@ -87,15 +90,10 @@ class Ping:
         if status == 200:
             self._samples.append(max(0.0, self._router.clock() - self._sent_s - self._residence_s))
 
-    def body(self, pieces: list[bytes]) -> None:
-        """Nothing in it."""
-
-    def flush(self) -> None:
-        """Nothing to do."""
-
-    def complete(self) -> None:
-        """Ready for the next."""
-        self._upstream = None
+    def data(self, pieces: list[bytes], *, complete: bool) -> None:  # noqa: ARG002 - nothing in it
+        """Once it is whole, ready for the next."""
+        if complete:
+            self._upstream = None
 
     def lost(self, failure: Failure) -> None:  # noqa: ARG002
         """The stream's fate decides about the leaf; distance is simply measured again."""
@@ -114,6 +112,7 @@ class Subscription:
         self._pool = Pool(router.loop, Address(address))
         self._ping = Ping(router, address)
         self._upstream: Upstream | None = None
+        self._connecting: asyncio.Task[None] | None = None
         self._partial = b""
         self._lines = 0
         self._heard_s = 0.0
@@ -131,8 +130,8 @@ class Subscription:
                 self._ended.clear()
                 self._lines = 0
                 self._heard_s = self._router.clock()
-                connecting = self._pool.connect(self)
-                await self._until_over(connecting)
+                self._connecting = self._pool.connect(self)
+                await self._until_over()
                 if self._lines >= LINES_TO_RETURN:
                     retry_s = RETRY_S
                     _LOG.warning("leaf %s of cell %s stopped reporting", self._address, self._target)
@@ -144,24 +143,27 @@ class Subscription:
             await asyncio.gather(ping, return_exceptions=True)
             self._drop()
 
-    async def _until_over(self, connecting: asyncio.Task[None]) -> None:
+    async def _until_over(self) -> None:
         """Return when the stream has ended or fallen silent."""
         while not self._ended.is_set():
             silence_s = max(SILENCE_MIN_S, 4.0 * (self._ping.rtt_s or 0.0) + 20.0 * self._interval_s)
             left_s = self._heard_s + silence_s - self._router.clock()
             if left_s <= 0.0:
-                connecting.cancel()
                 break
-            try:
-                await asyncio.wait_for(self._ended.wait(), left_s)
-            except TimeoutError:
-                continue
+            # Not wait_for, which in Python 3.11 swallows a cancellation that meets the event.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._ended.wait()
         self._drop()
 
     def _drop(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None
         if self._upstream is not None:
             self._upstream.abort()
             self._upstream = None
+        self._pool.close()  # the connection of a leaf that refused is idle there: each attempt makes its own
 
     def connected(self, upstream: Upstream) -> None:
         """Ask for the stream."""
@@ -176,12 +178,15 @@ class Subscription:
         if status != 200:
             self._ended.set()
 
-    def body(self, pieces: list[bytes]) -> None:
-        """Whole lines are states; a rest waits for more."""
+    def data(self, pieces: list[bytes], *, complete: bool) -> None:
+        """Whole lines are states; a rest waits for more. A stream that ends is a leaf that goes away."""
         *lines, self._partial = (self._partial + b"".join(pieces)).split(b"\n")
         self._heard_s = self._router.clock()
         for line in lines:
             self._line(line)
+        if complete:
+            self._upstream = None
+            self._ended.set()
 
     def _line(self, line: bytes) -> None:
         try:
@@ -194,14 +199,6 @@ class Subscription:
         rtt_s = self._ping.rtt_s
         if self._lines >= LINES_TO_RETURN and rtt_s is not None:
             self._router.tier.state_reported(self._heard_s, self._target, self._address, state, rtt_s)
-
-    def flush(self) -> None:
-        """Nothing to do."""
-
-    def complete(self) -> None:
-        """The leaf ended the stream: it is going away."""
-        self._upstream = None
-        self._ended.set()
 
     def lost(self, failure: Failure) -> None:  # noqa: ARG002
         """The connection is gone."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from dlbctl.core.events import Arrival, Cancel, Failure, Forward, Reject, RequestAction, Usage
+from dlbctl.core.events import Arrival, Cancel, Failure, Forward, Reject, RequestAction
+from dlbctl.core.exchange import Phase
 from dlbctl.router.http1 import HOP_BY_HOP, PEER_PREFIX, REASONS, Headers, error_body
 from dlbctl.router.usage import find_usage, longer_tail
 from dlbctl.router.wheel import NEVER
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
     from dlbctl.router.router import Router
     from dlbctl.router.upstream import Upstream
 
+# What every answer to a client says of us; a server's words in our name are dropped.
+OWN_HEADERS = frozenset({b"x-request-id", b"x-dlb-cell", b"x-dlb-server"})
+NOT_PASSED_BACK = HOP_BY_HOP | OWN_HEADERS
+FOR_CLIENTS = b"x-request-id: %b\r\nx-dlb-cell: %b\r\nx-dlb-server: %b\r\n"
+FOR_PEERS = b"x-request-id: %b\r\ndlb-cell: %b\r\ndlb-server: %b\r\n"
 CAN_HAVE_BODY = frozenset({b"POST", b"PUT", b"PATCH"})
 
 
@@ -39,10 +45,12 @@ class Relay:
     _chunked = False  # framed by us, for a body whose length is not known
     _framed = True  # the framing shows whether the answer is whole
     _keep_alive = True
+    _head = b""  # of the answer, until it is sent with what came with it
     _tail = b""
     _paused = False
     _paused_s = 0.0
     _stalled_s = 0.0
+    _first_byte_s = 0.0
     _idle_s = NEVER
     _total_deadline_s = NEVER
     _cell = b""
@@ -57,7 +65,6 @@ class Relay:
         self._arrival = arrival
         self._peer = peer
         self._hops: list[tuple[Tier, Exchange]] = []
-        self._out: list[bytes] = []
 
     def __repr__(self) -> str:
         return f"<Relay {self._arrival.id} {self._hops[-1][1] if self._hops else 'nowhere'}>"
@@ -78,16 +85,19 @@ class Relay:
                     self._hops.append((tier, action.exchange))
                 local = self._router.local.get(action.address)
                 if local is None:
+                    self._router.changed()
                     self._send_to(action)
                     return
                 self._written = False
                 self._arrival.root = tier.boot
                 self._arrival.prompt_tokens = action.exchange.prompt_tokens
+                self._arrival.max_output_tokens = round(action.exchange.output_tokens)
                 tier, action = local, local.arrived(self._router.clock(), self._arrival)
                 continue
             if self._hops and self._hops[-1][0] is tier:
                 self._hops.pop()
             if not self._hops:
+                self._router.changed()
                 self._end_with(action)
                 return
             tier, exchange = self._hops[-1]
@@ -100,6 +110,7 @@ class Relay:
     def _send_to(self, forward: Forward) -> None:
         self._written = False
         limits = self._hops[-1][0].timeouts(forward.exchange.endpoint)
+        self._first_byte_s = limits.first_byte_s
         self._idle_s = limits.idle_s or NEVER
         if limits.total_s and self._total_deadline_s == NEVER:
             self._total_deadline_s = self._request.received_s + limits.total_s
@@ -109,7 +120,7 @@ class Relay:
         if upstream is not None:
             self._write_to(upstream)
         else:
-            self._watch(limits.connect_s)
+            self._set_deadline(self._router.clock() + limits.connect_s if limits.connect_s else NEVER)
             self._connecting = pool.connect(self)
 
     def _end_with(self, action: Reject | Cancel) -> None:
@@ -139,9 +150,10 @@ class Relay:
         self._written = True
         now_s = self._router.clock()
         for tier, exchange in self._hops:
-            tier.attempt_started(now_s, exchange)
+            if exchange.phase is Phase.CONNECTING:  # a retry within a cell is none for the tier outside it
+                tier.attempt_started(now_s, exchange)
         tier, exchange = self._hops[-1]
-        self._watch(tier.timeouts(exchange.endpoint).first_byte_s)
+        self._set_deadline(now_s + self._first_byte_s if self._first_byte_s else NEVER)
         request = self._request
         address, client = upstream.pool.address, self._downstream.client
         head = self._router.head_for(address, request, exchange, client, to_leaf=tier.role == "root")
@@ -163,15 +175,14 @@ class Relay:
         self._chunked = not (sized or bodiless) and request.version == "1.1"
         self._framed = sized or bodiless or self._chunked
         self._keep_alive = downstream.keeps_alive(request) and self._framed
-        out = self._out
-        out.append(b"HTTP/1.1 %d %b\r\n" % (status, reason or REASONS.get(status, b"-")))
+        out = [b"HTTP/1.1 %d %b\r\n" % (status, reason or REASONS.get(status, b"-"))]
         for name, value in headers:
-            if name in HOP_BY_HOP:
+            if name in NOT_PASSED_BACK:
                 if name == b"content-length" and not self._chunked:
                     out.append(b"content-length: %b\r\n" % value)
             elif name.startswith(PEER_PREFIX):
                 self._peer_header(name, value)
-            elif name != b"x-request-id":
+            else:
                 out.append(b"%b: %b\r\n" % (name, value))
         if self._chunked:
             out.append(b"transfer-encoding: chunked\r\n")
@@ -179,48 +190,56 @@ class Relay:
             out.append(b"connection: close\r\n")
         out.append(self._own_headers())
         out.append(b"\r\n")
+        self._head = b"".join(out)
         self._set_deadline(now_s + self._idle_s)
         if downstream.paused:
             self.client_paused()
 
-    def body(self, pieces: list[bytes]) -> None:
-        """More of the body."""
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        self._tail = longer_tail(self._tail, data)
-        self._out.append(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
-        # The wheel looks at the deadline when it comes by: moving it away is an assignment.
-        self._downstream.deadline_s = min(self._router.clock() + self._idle_s, self._total_deadline_s)
+    def data(self, pieces: list[bytes], *, complete: bool) -> None:
+        """More of the answer: sent on in one write, framed anew where its length is not known."""
+        data = b""
+        if pieces:
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            self._tail = longer_tail(self._tail, data)
+            if self._chunked:
+                data = b"%x\r\n%b\r\n" % (len(data), data)
+        if self._head:
+            data = self._head + data
+            self._head = b""
+        if complete:
+            self._complete(data)
+        elif data:
+            self._downstream.transport.write(data)
+            # The wheel looks at the deadline when it comes by: moving it away is an assignment.
+            deadline_s = self._router.clock() + self._idle_s
+            self._downstream.deadline_s = min(deadline_s, self._total_deadline_s)
 
-    def flush(self) -> None:
-        """Send what one read brought in one write."""
-        if self._out:
-            out, self._out = self._out, []
-            self._downstream.transport.write(out[0] if len(out) == 1 else b"".join(out))
-
-    def complete(self) -> None:
-        """The answer is whole."""
-        if self._chunked:
-            self._out.append(b"0\r\n\r\n")
+    def _complete(self, data: bytes) -> None:
         self._upstream = None
+        self._downstream.transport.write(data + b"0\r\n\r\n" if self._chunked else data)
         now_s = self._router.clock()
         if self._paused:
             self._stalled_s += now_s - self._paused_s
-        usage = self._usage()
-        for tier, exchange in self._hops:
+        usage = find_usage(self._tail) if self._tail and self._status < 400 else None
+        hops, self._hops = self._hops, []
+        for tier, exchange in hops:
             tier.ended(now_s, exchange, self._status, usage, self._stalled_s)
-        self._hops = []
-        self.flush()
+        self._router.changed()
         self._downstream.finished(keep_alive=self._keep_alive)
 
     def lost(self, failure: Failure) -> None:
         """The attempt ended before the answer was whole."""
+        # A server that began to answer has seen the request, on whatever connection.
+        reused = self._reused and self._upstream is not None and not self._upstream.heard
         self._connecting = None
         self._upstream = None
-        self.flush()
+        if self._head:
+            self._downstream.transport.write(self._head)
+            self._head = b""
         self._failure = failure
         tier, exchange = self._hops[-1]
         now_s = self._router.clock()
-        self._do(tier, tier.attempt_failed(now_s, exchange, failure, self._written, self._answered, self._reused))
+        self._do(tier, tier.attempt_failed(now_s, exchange, failure, self._written, self._answered, reused))
 
     # -- the client's side (Responder) -------------------------------------------------------------------
 
@@ -231,6 +250,7 @@ class Relay:
         for tier, exchange in self._hops:
             tier.client_gone(now_s, exchange)
         self._hops = []
+        self._router.changed()
 
     def client_paused(self) -> None:
         """The client reads slower than the answer comes: read no faster than it does."""
@@ -275,19 +295,13 @@ class Relay:
             self._upstream.abort()
             self._upstream = None
 
-    def _watch(self, seconds: float) -> None:
-        """The phase that begins may last this long; 0 is without limit."""
-        self._set_deadline(self._router.clock() + seconds if seconds else NEVER)
-
     def _set_deadline(self, at_s: float) -> None:
+        """The phase that begins may last until then."""
         deadline_s = min(at_s, self._total_deadline_s)
         if deadline_s < self._downstream.look_s:
             self._router.wheel.watch(self._downstream, deadline_s)
         else:
             self._downstream.deadline_s = deadline_s
-
-    def _usage(self) -> Usage | None:
-        return find_usage(self._tail) if self._tail and self._status < 400 else None
 
     def _peer_header(self, name: bytes, value: bytes) -> None:
         """What a leaf said of itself; believed because this root chose to ask it."""
@@ -301,15 +315,13 @@ class Relay:
         cell, server = self._cell, self._server
         for tier, exchange in self._hops:
             if exchange.candidate is not None:
-                name = exchange.candidate.target.name.encode()
+                label = exchange.candidate.target.label
                 if tier.role == "root":
-                    cell = name
+                    cell = label
                 else:
-                    cell, server = tier.settings.cell.encode(), name
-        lines = b"x-request-id: %b\r\n" % self._arrival.id.encode("latin-1")  # as it came in
-        prefix = b"dlb" if self._peer else b"x-dlb"
-        if cell:
-            lines += b"%b-cell: %b\r\n" % (prefix, cell)
-        if server:
-            lines += b"%b-server: %b\r\n" % (prefix, server)
-        return lines
+                    cell, server = tier.cell_label, label
+        template = FOR_PEERS if self._peer else FOR_CLIENTS
+        if cell and server:
+            return template % (self._arrival.id.encode("latin-1"), cell, server)  # the id as it came in
+        lines = b"x-request-id: %b\r\n" % self._arrival.id.encode("latin-1")
+        return lines + b"x-dlb-cell: %b\r\n" % cell if cell and not self._peer else lines

@@ -6,10 +6,11 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
+from dlbctl.core.errors import ConfigError
 from dlbctl.router.http1 import HOP_BY_HOP, PEER_PREFIX, Headers
 
-OF_INTEREST = frozenset({b"host", b"content-type", b"content-length", b"x-request-id", b"transfer-encoding", b"expect"})
-SET_ANEW = HOP_BY_HOP | {b"x-request-id", b"x-forwarded-for"}
+# What is looked at or set anew by this hop; every other header travels on as it came.
+OF_INTEREST = HOP_BY_HOP | {b"content-type", b"x-request-id", b"x-forwarded-for"}
 
 
 class Refusal(NamedTuple):
@@ -37,6 +38,12 @@ class HttpLimits(Struct, frozen=True, forbid_unknown_fields=True):
     body_timeout_s: Annotated[float, Meta(description="Longest silence within a request body.")] = 60.0
     keep_alive_s: Annotated[float, Meta(description="How long a connection may stay idle between requests.")] = 75.0
 
+    def check(self, where: str) -> None:
+        """Raise ConfigError for a limit that nothing could stay within."""
+        for name in self.__struct_fields__:
+            if not getattr(self, name) > 0:  # nor not-a-number
+                raise ConfigError(f"{where}.{name}: must be positive")
+
 
 class Request:
     """The head as it came in, header names in lower case; the body once it is whole.
@@ -56,6 +63,8 @@ class Request:
     chunked = False
     expect_continue = False
     id = b""
+    passed_on = b""  # the header lines that travel on
+    forwarded_for = b""  # who it was forwarded for before, each with a comma behind it
     received_s = 0.0
     refusal: Refusal | None = None
 
@@ -83,21 +92,27 @@ class Request:
             self.url = _origin_form(self.url)
         hosts = 0
         codings = []
+        passed_on = []
         for name, value in self.headers:
             if name not in OF_INTEREST:
-                continue
-            if name == b"host":
+                if not name.startswith(PEER_PREFIX):
+                    passed_on.append(b"%b: %b\r\n" % (name, value))
+            elif name == b"host":
                 hosts += 1
             elif name == b"content-type":
                 self.content_type = value.lower()
+                passed_on.append(b"%b: %b\r\n" % (name, value))
             elif name == b"content-length":
                 self.content_length = int(value)  # the parser has seen to it that it is a number
             elif name == b"x-request-id":
                 self.id = value
+            elif name == b"x-forwarded-for":
+                self.forwarded_for += value + b", "
             elif name == b"transfer-encoding":
                 codings.append(value.strip().lower())
             elif name == b"expect":
                 self.expect_continue = value.lower() == b"100-continue"
+        self.passed_on = b"".join(passed_on)
         self.chunked = bool(codings)
         if hosts > 1 or (hosts == 0 and self.version == "1.1"):
             return Refusal(400, "bad_host", "a request needs exactly one Host header")
@@ -125,22 +140,6 @@ class Request:
     def too_large(limits: HttpLimits) -> Refusal:
         """The body is larger than we take."""
         return Refusal(413, "body_too_large", f"the body is larger than {limits.body_bytes} bytes")
-
-    def forwarded_headers(self, client: bytes) -> bytes:
-        """The headers that travel on, as header lines; x-forwarded-for gains the client's address."""
-        lines = []
-        forwarded = []
-        for name, value in self.headers:
-            if name in SET_ANEW or name.startswith(PEER_PREFIX):
-                if name == b"x-forwarded-for":
-                    forwarded.append(value)
-                continue
-            lines.append(b"%b: %b\r\n" % (name, value))
-        if client:
-            forwarded.append(client)
-        if forwarded:
-            lines.append(b"x-forwarded-for: %b\r\n" % b", ".join(forwarded))
-        return b"".join(lines)
 
 
 def _origin_form(url: bytes) -> bytes:

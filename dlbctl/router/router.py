@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dlbctl.core.events import Arrival
@@ -38,8 +40,11 @@ class Router:
         self.clock = time.monotonic
         self.wheel = Wheel(loop, self.clock)
         self.ready = True
+        # Told after each request's begin and end; whoever reports this router's state puts itself here.
+        self.changed: Callable[[], None] = _nothing
         self._pools: dict[str, Pool] = {}
         self._requests = 0
+        self._boot = tier.boot.encode()
 
     def __repr__(self) -> str:
         return f"<Router {self.tier!r}>"
@@ -74,13 +79,11 @@ class Router:
             next_s = min(tier.timer_fired(self.clock()).at_s for tier in tiers)
             await asyncio.sleep(max(0.0, next_s - self.clock()))
 
-    async def report_local(self, interval_s: float) -> None:
-        """Report the leaves of this process to its root tier, as often as remote ones would, until cancelled."""
-        while True:
-            now_s = self.clock()
-            for address, leaf in self.local.items():
-                self.tier.state_reported(now_s, leaf.settings.cell, address, leaf.report(now_s), 0.0)
-            await asyncio.sleep(interval_s)
+    def report_local(self) -> None:
+        """Report the leaves of this process to its root tier, as remote ones would."""
+        now_s = self.clock()
+        for address, leaf in self.local.items():
+            self.tier.state_reported(now_s, leaf.settings.cell, address, leaf.report(now_s), 0.0)
 
     def peer_get(self, address: Address, path: str) -> bytes:
         """A GET of ours to a peer."""
@@ -132,10 +135,12 @@ class Router:
         """The head of the request as this hop sends it on; a leaf is told what this root already knows."""
         arrival = exchange.arrival
         lines = [
-            b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (request.method, request.url, address.authority),
-            request.forwarded_headers(client),
-            b"x-request-id: %b\r\n" % arrival.id.encode("latin-1"),
+            b"%b %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\n"
+            % (request.method, request.url, address.authority, request.passed_on, arrival.id.encode("latin-1"))
         ]
+        forwarded_for = request.forwarded_for + client
+        if forwarded_for:
+            lines.append(b"x-forwarded-for: %b\r\n" % forwarded_for.removesuffix(b", "))
         if request.body or request.method in CAN_HAVE_BODY:
             lines.append(b"content-length: %d\r\n" % len(request.body))
         if to_leaf:
@@ -145,7 +150,7 @@ class Router:
                     arrival.endpoint.encode(),
                     exchange.prompt_tokens,
                     exchange.output_tokens,
-                    self.tier.boot.encode(),
+                    self._boot,
                 )
             )
             if self.token:
@@ -154,8 +159,13 @@ class Router:
         return b"".join(lines)
 
 
+def _nothing() -> None:
+    pass
+
+
 def _number(text: bytes) -> float:
     try:
-        return max(0.0, float(text))
+        number = float(text)
     except ValueError:
         return 0.0
+    return number if 0.0 < number < math.inf else 0.0

@@ -29,6 +29,7 @@ from dlbctl.router.downstream import Downstream
 from dlbctl.router.eventlog import EventLog, RecordedTier
 from dlbctl.router.lifecycle import Lifecycle, bind, hosted, url_of
 from dlbctl.router.listener import Listener, PeerListener, Serve
+from dlbctl.router.pace import Pace
 from dlbctl.router.probe import Prober
 from dlbctl.router.request import Request
 from dlbctl.router.router import Router
@@ -82,12 +83,15 @@ async def _root(settings: RootFile, announce: Announce) -> None:
     for leaf in local.values():
         life.background(Discovery(leaf, router.clock).run)
     life.background(Prober(router, section.probe_interval_ms).run)
-    if local:
-        life.background(lambda: router.report_local(section.probe_interval_ms / 1e3))
+    pace = Pace(router.loop, router.report_local, section.probe_interval_ms / 1e3) if local else None
+    if pace is not None:
+        router.changed = pace.changed
     life.background(router.keep_time)
     try:
         await life.run(lambda: _announce_all(announce, opened))
     finally:
+        if pace is not None:
+            pace.stop()
         router.close()
         for log in logs:
             log.close()

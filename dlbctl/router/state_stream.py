@@ -1,4 +1,4 @@
-"""The leaf's side of probing: state lines to every root that listens, from one timer."""
+"""The leaf's side of probing: state lines to every root that listens, soon after each change."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from urllib.parse import parse_qs
 import msgspec
 
 from dlbctl.core.events import State
+from dlbctl.router.pace import Pace
 
 if TYPE_CHECKING:
-    import asyncio
-
     from dlbctl.router.downstream import Downstream
     from dlbctl.router.request import Request
     from dlbctl.router.router import Router
@@ -56,9 +55,10 @@ class StatePublisher:
     def __init__(self, router: Router) -> None:
         self.streams: set[Stream] = set()
         self._router = router
-        self._timer: asyncio.TimerHandle | None = None
         self._encoder = msgspec.json.Encoder()
         self._cost_s = 0.0
+        self._pace = Pace(router.loop, self._report, MAX_INTERVAL_S)
+        router.changed = self._pace.changed
 
     def __repr__(self) -> str:
         return f"<StatePublisher {len(self.streams)} streams>"
@@ -77,22 +77,19 @@ class StatePublisher:
         stream = Stream(self, downstream, interval_s)
         downstream.responder = stream
         self.streams.add(stream)
-        if self._timer is None:
-            self._tick()
+        self._report()
 
     def stop(self) -> None:
         """End every stream; roots notice and go elsewhere."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._pace.stop()
         for stream in list(self.streams):
             stream.downstream.transport.write(b"0\r\n\r\n")
             stream.downstream.finished(keep_alive=False)
         self.streams.clear()
 
-    def _tick(self) -> None:
-        self._timer = None
+    def _report(self) -> None:
         if not self.streams:
+            self._pace.interval_s = MAX_INTERVAL_S
             return
         started_s = time.perf_counter()
         now_s = self._router.clock()
@@ -101,8 +98,9 @@ class StatePublisher:
         if due:
             self._send(due, now_s)
         self._cost_s += 0.1 * (time.perf_counter() - started_s - self._cost_s)
-        interval_s = max(min(stream.interval_s for stream in self.streams), self._cost_s / CORE_SHARE)
-        self._timer = self._router.loop.call_later(interval_s, self._tick)
+        self._pace.interval_s = max(min(s.interval_s for s in self.streams), self._cost_s / CORE_SHARE)
+        if len(due) < len(self.streams):
+            self._pace.changed()  # for those whose turn has not come
 
     def _send(self, due: list[Stream], now_s: float) -> None:
         state = self._router.tier.report(now_s)
@@ -127,5 +125,6 @@ def _interval_s(text: str) -> float:
     try:
         asked_s = float(text) / 1e3
     except ValueError:
-        asked_s = MAX_INTERVAL_S
-    return min(max(asked_s, MIN_INTERVAL_S), MAX_INTERVAL_S)
+        return MAX_INTERVAL_S
+    # The order of the comparisons gives not-a-number the longest interval.
+    return max(asked_s, MIN_INTERVAL_S) if asked_s < MAX_INTERVAL_S else MAX_INTERVAL_S

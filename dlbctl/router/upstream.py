@@ -28,14 +28,8 @@ class Answered(Protocol):
     def head(self, status: int, reason: bytes, headers: Headers, *, sized: bool, bodiless: bool) -> None:
         """The answer's head. sized: it says how long its body is."""
 
-    def body(self, pieces: list[bytes]) -> None:
-        """More of the body."""
-
-    def complete(self) -> None:
-        """The answer is whole."""
-
-    def flush(self) -> None:
-        """All that one read brought has been handed over."""
+    def data(self, pieces: list[bytes], *, complete: bool) -> None:
+        """What one read brought of the body (the head may have come with it). complete: the answer is whole."""
 
     def lost(self, failure: Failure) -> None:
         """The attempt ended before the answer was whole."""
@@ -45,21 +39,33 @@ class Address:
     """Where a server listens. ConfigError for a URL that is not http(s)://host[:port]."""
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
         try:
+            parts = urlsplit(url)
             port = parts.port
-        except ValueError:
-            port = -1
-        if parts.scheme not in {"http", "https"} or not parts.hostname or port == -1 or parts.path not in {"", "/"}:
-            raise ConfigError(f"{url!r} is not an address of a server", hint="write http://host:port")
+        except ValueError as error:
+            raise _not_an_address(url) from error
         self.url = f"{parts.scheme}://{parts.netloc}"
-        self.host = parts.hostname
+        # Nothing but scheme, host and port: no path (the client's is used), no password (it would be shown).
+        bare = url.rstrip("/").lower() == self.url.lower() and "@" not in url
+        if parts.scheme not in {"http", "https"} or not bare or not _is_host(parts.hostname or ""):
+            raise _not_an_address(url)
+        self.host = parts.hostname or ""
         self.port = port or (443 if parts.scheme == "https" else 80)
         self.tls = parts.scheme == "https"
-        self.authority = parts.netloc.rpartition("@")[2].encode()
+        self.authority = parts.netloc.encode()
 
     def __repr__(self) -> str:
         return f"<Address {self.url}>"
+
+
+def _is_host(host: str) -> bool:
+    """Whether it can be looked up: printable ASCII in labels that DNS allows."""
+    visible = all("!" <= letter <= "~" for letter in host)
+    return visible and all(0 < len(label) < 64 for label in host.removesuffix(".").split("."))
+
+
+def _not_an_address(url: str) -> ConfigError:
+    return ConfigError(f"{url!r} is not an address of a server", hint="write http://host:port")
 
 
 class Pool:
@@ -99,12 +105,17 @@ class Pool:
 
     async def _connect(self, waiting: Answered) -> None:
         address = self.address
+        upstream = Upstream(self)
         try:
-            _, upstream = await self._loop.create_connection(
-                lambda: Upstream(self), address.host, address.port, ssl=self._tls
-            )
+            await self._loop.create_connection(lambda: upstream, address.host, address.port, ssl=self._tls)
         except OSError:  # refused, unreachable, unknown name, TLS
             waiting.lost(Failure.REFUSED)
+        except asyncio.CancelledError:
+            # Made and not yet handed over: uvloop may close such a transport without telling its protocol, or not.
+            if upstream in self.open:
+                self.open.discard(upstream)
+                upstream.transport.abort()
+            raise
         else:
             waiting.connected(upstream)
 
@@ -126,6 +137,8 @@ class Upstream(asyncio.Protocol):
         self._head_request = False
         self._complete = False
         self._reusable = False
+        self.heard = False  # something of the answer has come
+        self._surplus = False  # more has come than was asked for
 
     def __repr__(self) -> str:
         return f"<Upstream {self.pool.address.url} {'busy' if self.waiting else 'idle'}>"
@@ -135,7 +148,7 @@ class Upstream(asyncio.Protocol):
         self.waiting = waiting
         self._headers = []
         self._reason = b""
-        self._begun = self._to_eof = self._complete = self._reusable = False
+        self._begun = self._to_eof = self._complete = self._reusable = self.heard = False
         self._head_request = head_request
         if len(body) < 16_384:
             self.transport.write(data + body)
@@ -173,8 +186,7 @@ class Upstream(asyncio.Protocol):
             if self in self.pool.idle:
                 self.pool.idle.remove(self)
         elif self._to_eof and exc is None:
-            waiting.complete()
-            waiting.flush()
+            waiting.data([], complete=True)
         else:
             waiting.lost(Failure.CLOSED)
 
@@ -184,23 +196,25 @@ class Upstream(asyncio.Protocol):
         if waiting is None:
             self.transport.abort()  # an answer nobody asked for: this connection is out of step
             return
+        self.heard = True
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if isinstance(error, httptools.HttpParserCallbackError):
                 _LOG.exception("a fault of our own while reading an answer on %r", self)
+            self._surplus = True
             if not self._complete:
                 self.abort()
                 waiting.lost(Failure.PROTOCOL)
                 return
         if self.waiting is not waiting:
             return  # given up from within a callback
-        if self._pieces:
-            pieces, self._pieces = self._pieces, []
-            waiting.body(pieces)
+        pieces, self._pieces = self._pieces, []
         if self._complete:
-            self._release(waiting)
-        waiting.flush()
+            self._release()
+            waiting.data(pieces, complete=True)
+        else:
+            waiting.data(pieces, complete=False)
 
     # -- the parser's side -------------------------------------------------------------------------------
 
@@ -215,14 +229,21 @@ class Upstream(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """The head is whole."""
+        if self._begun:
+            self._surplus = True  # a second answer
+            return
         status = self._parser.get_status_code()
         if status < 200 or self.waiting is None:
             return  # interim: the answer itself is still to come
         self._status = status
         self._begun = True
-        names = [name for name, _ in self._headers]
-        coded = b"transfer-encoding" in names
-        sized = b"content-length" in names and not coded
+        coded = sized = False
+        for name, _ in self._headers:
+            if name == b"content-length":
+                sized = True
+            elif name == b"transfer-encoding":
+                coded = True
+        sized = sized and not coded
         bodiless = self._head_request or status in {204, 304}
         self._to_eof = not (sized or bodiless or coded)
         self.waiting.head(status, self._reason, self._headers, sized=sized, bodiless=bodiless)
@@ -231,7 +252,8 @@ class Upstream(asyncio.Protocol):
 
     def on_body(self, piece: bytes) -> None:
         """A piece of the body."""
-        self._pieces.append(piece)
+        if not self._complete:
+            self._pieces.append(piece)
 
     def on_message_complete(self) -> None:
         """An answer is whole, or an interim one has passed."""
@@ -244,10 +266,14 @@ class Upstream(asyncio.Protocol):
 
     # -- inside ------------------------------------------------------------------------------------------
 
-    def _release(self, waiting: Answered) -> None:
+    def _release(self) -> None:
         self.waiting = None
-        if self._reusable and not self.transport.is_closing() and len(self.pool.idle) < IDLE_PER_ADDRESS:
+        if (
+            self._reusable
+            and not self._surplus
+            and not self.transport.is_closing()
+            and len(self.pool.idle) < IDLE_PER_ADDRESS
+        ):
             self.pool.idle.append(self)
         else:
             self.transport.close()
-        waiting.complete()

@@ -10,10 +10,11 @@ from dlbctl.core.events import Usage
 TAIL_BYTES = 2048
 
 # Text cannot be mistaken for it: inside a JSON string the closing quote would be escaped.
-_USAGE = b'"usage"'
-_PROMPT = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d+)')
-_COMPLETION = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d+)')
-_CACHED = re.compile(rb'"cached_tokens"\s*:\s*(\d+)')
+_USAGE = re.compile(rb'"usage"\s*:\s*\{')
+# No count has more digits; a server's nonsense must not become a number of any size.
+_PROMPT = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,12})\b')
+_COMPLETION = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,12})\b')
+_CACHED = re.compile(rb'"cached_tokens"\s*:\s*(\d{1,12})\b')
 
 
 def longer_tail(tail: bytes, piece: bytes) -> bytes:
@@ -23,7 +24,9 @@ def longer_tail(tail: bytes, piece: bytes) -> bytes:
 
 def find_usage(tail: bytes) -> Usage | None:
     """The token counts in the last bytes of an answer; None when the engine gave none."""
-    start = tail.rfind(_USAGE)
+    start = -1
+    for found in _USAGE.finditer(tail):  # the last one counts; some servers add a `null` after it
+        start = found.start()
     if start < 0:
         return None
     prompt = _PROMPT.search(tail, start)

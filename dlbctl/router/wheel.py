@@ -7,11 +7,14 @@ deadline moves closer and nothing when it moves away. Limits fire up to one tick
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
 TICK_S = 0.1
 NEVER = float("inf")
+
+_LOG = logging.getLogger(__name__)
 
 
 class Watched(Protocol):
@@ -51,20 +54,20 @@ class Wheel:
         self._buckets.clear()
 
     def _put(self, item: Watched, at_s: float) -> None:
-        tick = int(at_s / TICK_S) + 1
-        item.look_s = tick * TICK_S
-        self._buckets.setdefault(tick, []).append(item)
         if self._timer is None:
             self._tick = int(self._clock() / TICK_S)
             self._timer = self._loop.call_later(TICK_S, self._turn)
+        # A deadline may be long past; the ticks up to the last one are never looked at again.
+        tick = max(int(at_s / TICK_S), self._tick) + 1
+        item.look_s = tick * TICK_S
+        self._buckets.setdefault(tick, []).append(item)
 
     def _turn(self) -> None:
         now_s = self._clock()
-        last = int(now_s / TICK_S)
-        for tick in range(self._tick, last + 1):
+        first, self._tick = self._tick, int(now_s / TICK_S)
+        for tick in range(first, self._tick + 1):
             for item in self._buckets.pop(tick, ()):
                 self._look(item, tick, now_s)
-        self._tick = last
         self._timer = self._loop.call_later(TICK_S, self._turn) if self._buckets else None
 
     def _look(self, item: Watched, tick: int, now_s: float) -> None:
@@ -72,6 +75,13 @@ class Wheel:
             return  # it is looked at elsewhere, sooner
         item.look_s = NEVER
         if item.deadline_s <= now_s:
-            item.expired(now_s)
+            self._tell(item, now_s)
         elif item.deadline_s != NEVER:
             self._put(item, item.deadline_s)
+
+    def _tell(self, item: Watched, now_s: float) -> None:
+        """Whatever one of them does, time must not stop for the others."""
+        try:
+            item.expired(now_s)
+        except Exception:
+            _LOG.exception("a fault of our own at the deadline of %r", item)

@@ -1,8 +1,14 @@
-"""Any order of events: counts stay true, limits hold, nothing goes where it must not, and a replay does the same."""
+"""Any order of events: counts stay true, limits hold, nothing goes where it must not, and a replay does the same.
+
+Two ways to find orders of events: hypothesis, whose failures come out short, and long random walks, which get
+to the busy states that its short sequences seldom reach.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from random import Random
 from typing import ClassVar
 
 import msgspec
@@ -60,26 +66,25 @@ class Sequences(RuleBasedStateMachine):
         self.tier = RecordedTier(settings, BOOT, self.note)
         self.now_s = 100.0
         self.received = 0
+        self.sent_to: dict[int, list[str]] = {}
         self.seen_targets: list[Target] = []
         self.seen_candidates: list[Candidate] = []
-        for target in self.tier.targets.values():
-            for address in target.addresses:
-                self.tier.address_changed(self.now_s, target.name, address, True)
+        self.recover()
 
     def note(self, at_s: float, event: Event, action: Action | None) -> None:
         self.lines.append(msgspec.json.encode(Entry(at_s, event, outcome(action))) + b"\n")
 
     # -- requests ----------------------------------------------------------------------------------------
 
-    @rule(model=small, size=st.integers(0, 5000), root=st.sampled_from(["", "r1", "r2"]))
-    def arrive(self, model: int, size: int, root: str) -> None:
-        name = (*MODELS, "m0", "m1", "m0", "m1", "unknown")[model]
-        arrival = Arrival(f"id-{size}", name, size, 0.0, size % 3 * 50, root)
-        action = self.tier.arrived(self.now_s, arrival)
-        if isinstance(action, Forward):
-            limit = action.exchange.endpoint.settings.limits.max_in_flight
-            assert not limit or action.exchange.endpoint.in_flight <= limit
-        self.check(action)
+    @rule(models=st.lists(small, min_size=1, max_size=5), size=st.integers(0, 5000), root=st.sampled_from(["", "r1"]))
+    def arrive(self, models: list[int], size: int, root: str) -> None:
+        for model in models:
+            name = (*MODELS, "m0", "m1", "m0", "m1", "unknown")[model]
+            action = self.tier.arrived(self.now_s, Arrival(f"id-{size}", name, size, 0.0, size % 3 * 50, root))
+            if isinstance(action, Forward):
+                limit = action.exchange.endpoint.settings.limits.max_in_flight
+                assert not limit or action.exchange.endpoint.in_flight <= limit
+            self.check(action)
 
     def pick(self, which: int, *phases: Phase) -> Exchange | None:
         fitting = [exchange for exchange in self.tier.exchanges.values() if exchange.phase in phases]
@@ -101,15 +106,25 @@ class Sequences(RuleBasedStateMachine):
             usage = Usage(tokens * 100, tokens * 20) if tokens else None
             self.tier.ended(self.now_s, exchange, status, usage, 0.0)
 
+    @rule(which=small)
+    def find_pooled_connection_closed(self, which: int) -> None:
+        self.start(which)
+        if exchange := self.pick(which, Phase.WAITING):
+            self.fail_one(exchange, Failure.CLOSED, True)
+
     @rule(which=small, failure=st.sampled_from(list(Failure)), reused=st.booleans())
     def fail(self, which: int, failure: Failure, reused: bool) -> None:
         if exchange := self.pick(which, Phase.CONNECTING, Phase.WAITING, Phase.STREAMING):
-            before = exchange.address
-            written, answered = exchange.phase is not Phase.CONNECTING, exchange.phase is Phase.STREAMING
-            action = self.tier.attempt_failed(self.now_s, exchange, failure, written, answered, reused and written)
-            if isinstance(action, Forward) and action.fresh:
-                assert action.address == before
-            self.check(action)
+            self.fail_one(exchange, failure, reused)
+
+    def fail_one(self, exchange: Exchange, failure: Failure, reused: bool) -> None:
+        before, noted = exchange.address, len(self.lines)
+        written, answered = exchange.phase is not Phase.CONNECTING, exchange.phase is Phase.STREAMING
+        action = self.tier.attempt_failed(self.now_s, exchange, failure, written, answered, reused and written)
+        assert len(self.lines) == noted + 1, "one event is noted once, whatever it brings about"
+        if isinstance(action, Forward) and action.fresh:
+            assert action.address == before
+        self.check(action)
 
     @rule(which=small)
     def leave(self, which: int) -> None:
@@ -131,7 +146,10 @@ class Sequences(RuleBasedStateMachine):
         assert self.tier.targets.get(target.name) is target, "removed"
         assert action.address in target.addresses
         assert action.address not in target.down
-        assert action.address not in exchange.tried
+        sent_to = self.sent_to.setdefault(exchange.number, [])
+        if not action.fresh:
+            assert action.address not in sent_to
+            sent_to.append(action.address)
         assert exchange.candidate in exchange.endpoint.routable
         slots = target.settings.slots
         assert not slots or target.in_flight <= slots
@@ -148,10 +166,28 @@ class Sequences(RuleBasedStateMachine):
         self.tier.address_changed(self.now_s, f"t{place % 4}", f"http://h{place % 4}:{address % 3}", up)
         self.tier.address_changed(self.now_s, f"t{place % 4}", f"http://h{place % 4}:1", up)
 
-    @rule(variants=st.lists(small, max_size=4))
+    @rule()
+    def recover(self) -> None:
+        for target in self.tier.targets.values():
+            for address in target.addresses:
+                if self.role == "leaf":
+                    self.tier.address_changed(self.now_s, target.name, address, True)
+                else:
+                    state = EndpointState(k=2.0, received={BOOT: self.received})
+                    line = State(endpoints=dict.fromkeys(MODELS, state))
+                    self.tier.state_reported(self.now_s, target.name, address, line, 0.02)
+
+    @rule(variants=st.lists(small, min_size=4, max_size=4))
     def retarget(self, variants: list[int]) -> None:
+        """Each stays as it is or becomes another; some go, some come."""
         make = server if self.role == "leaf" else cell
-        self.tier.targets_changed([make(n, variant) for n, variant in enumerate(variants) if variant != 7])
+        here = self.tier.targets
+        wanted = [
+            here[f"t{n}"].settings if f"t{n}" in here and variant < 4 else make(n, variant)
+            for n, variant in enumerate(variants)
+            if variant != 7
+        ]
+        self.tier.targets_changed(wanted)
 
     @rule(policy=st.sampled_from(["", *POLICIES]), limit=st.integers(0, 4), names=st.sets(st.sampled_from(MODELS)))
     def reconfigure(self, policy: str, limit: int, names: set[str]) -> None:
@@ -172,14 +208,17 @@ class Sequences(RuleBasedStateMachine):
     @rule(place=small, leaf=small, rif=small, k=st.integers(0, 4), models=st.integers(1, 3), more=st.integers(-3, 5))
     def report(self, place: int, leaf: int, rif: int, k: int, models: int, more: int) -> None:
         self.received = max(0, self.received + more)
-        state = EndpointState(
-            rif=rif,
-            k=float(k),
-            received={BOOT: self.received},
-            curve_version=3 if more > 0 else 0,
-            curve=CURVE if more > 2 else None,
-        )
-        line = State(endpoints=dict.fromkeys(MODELS[:models], state))
+        states = {
+            model: EndpointState(
+                rif=rif,
+                k=float(k if number == 0 else (k + rif) % 3),
+                received={BOOT: self.received},
+                curve_version=3 if more > 0 else 0,
+                curve=CURVE if more > 2 else None,
+            )
+            for number, model in enumerate(MODELS[:models])
+        }
+        line = State(endpoints=states)
         self.tier.state_reported(self.now_s, f"t{place % 4}", f"http://h{place % 4}:{leaf % 3}", line, 0.02)
 
     # -- what always holds -------------------------------------------------------------------------------
@@ -255,8 +294,48 @@ def test_whatever_happens_counts_are_true_and_a_replay_does_the_same(machine: ty
         settings=settings(
             derandomize=True,
             deadline=None,
-            max_examples=50,
+            max_examples=40,
             stateful_step_count=50,
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+def any_of(rng: Random) -> int:
+    return rng.randrange(8)
+
+
+Step = Callable[[Sequences, Random], None]
+WALK: list[tuple[int, Step]] = [
+    (8, lambda m, r: m.arrive([any_of(r) for _ in range(r.randint(1, 4))], r.randint(0, 5000), r.choice(["", "r1"]))),
+    (8, lambda m, r: m.start(any_of(r))),
+    (6, lambda m, r: m.answer(any_of(r))),
+    (5, lambda m, r: m.end(any_of(r), r.choice([200, 200, 400, 500]), any_of(r))),
+    (4, lambda m, r: m.fail(any_of(r), r.choice(list(Failure)), r.random() < 0.5)),
+    (1, lambda m, r: m.find_pooled_connection_closed(any_of(r))),
+    (2, lambda m, r: m.leave(any_of(r))),
+    (2, lambda m, r: m.expire(any_of(r), r.random() < 0.3)),
+    (3, lambda m, r: m.wait(r.choice([0.0, 0.01, 0.5, 5.0]))),
+    (3, lambda m, r: m.flap(any_of(r), any_of(r), r.random() < 0.7)),
+    (1, lambda m, r: m.recover()),
+    (1, lambda m, r: m.retarget([any_of(r) for _ in range(4)])),
+    (1, lambda m, r: m.reconfigure(r.choice(["", *POLICIES]), r.choice([0, 0, 4, 9]), set(r.sample(MODELS, 2)))),
+    (1, lambda m, r: m.switch(any_of(r), r.choice(["", *POLICIES]))),
+]
+WALK_LEAF: list[tuple[int, Step]] = [(2, lambda m, r: m.learn_models(any_of(r), r.randint(0, 3)))]
+WALK_ROOT: list[tuple[int, Step]] = [
+    (6, lambda m, r: m.report(any_of(r), any_of(r), any_of(r), r.randint(0, 4), r.randint(1, 3), r.randint(-1, 5)))
+]
+
+
+@pytest.mark.parametrize("machine", [LeafSequences, RootSequences])
+@pytest.mark.parametrize("seed", range(12))
+def test_on_long_walks_counts_are_true_and_a_replay_does_the_same(machine: type[Sequences], seed: int) -> None:
+    rng = Random(seed)
+    walker = machine()
+    weights, steps = zip(*WALK, *(WALK_LEAF if machine.role == "leaf" else WALK_ROOT), strict=True)
+    for step in rng.choices(steps, weights, k=400):
+        step(walker, rng)
+        walker.counts_are_true()
+    assert len(walker.sent_to) > 50, "a walk that sends little proves little"
+    walker.teardown()

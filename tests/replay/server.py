@@ -29,6 +29,7 @@ class Exchange:
     """The server's side of one request: what came, and where the answer goes."""
 
     request: Received
+    reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     number: int
     released: asyncio.Event
@@ -133,15 +134,15 @@ class FakeServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while (request := await _read(reader)) is not None:
-                await self._answer(request, writer)
+                await self._answer(request, reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
             writer.close()
 
-    async def _answer(self, request: Received, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if request.path.endswith("/v1/models"):
-            exchange = Exchange(request, writer, -1, self._stop)
+            exchange = Exchange(request, reader, writer, -1, self._stop)
             await exchange.document("200 OK", {"data": [{"id": name} for name in self.models]})
             return
         number = len(self.requests)
@@ -151,7 +152,7 @@ class FakeServer:
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
-            await answer(Exchange(request, writer, number, self._stop))
+            await answer(Exchange(request, reader, writer, number, self._stop))
         finally:
             self.in_flight -= 1
 

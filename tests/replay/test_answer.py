@@ -63,6 +63,13 @@ def test_events_are_found_wherever_the_bytes_are_cut(texts: list[str], end: byte
     assert found + splitter.close() == wanted
 
 
+def test_a_line_end_cut_in_two_is_one_line_end() -> None:
+    splitter = SseSplitter()
+    assert splitter.feed(b"data: a\r") == []
+    assert splitter.feed(b"\ndata: b\r\n\r") == []
+    assert splitter.feed(b"\n") == [b"a\nb"]
+
+
 def test_the_data_lines_of_one_event_are_joined() -> None:
     assert SseSplitter().feed(b"data:a\ndata:  b\nid: 3\n\n") == [b"a\n b"]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 import socket
 import ssl
 import subprocess
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,7 +17,7 @@ import pytest
 import uvloop
 
 from dlbctl.replay.answer import Answer
-from dlbctl.replay.client import Client
+from dlbctl.replay.client import Client, Pool
 from dlbctl.replay.prompts import PromptBuilder
 from dlbctl.replay.targets import Target, parse_target
 from dlbctl.replay.trace import Row
@@ -135,7 +137,7 @@ async def whole(exchange: Exchange) -> bytes:
     async def collect(data: bytes) -> None:
         parts.append(data)
 
-    await well(Collecting(exchange.request, exchange.writer, exchange.number, exchange.released, collect))
+    await well(Collecting(**vars(exchange), collect=collect))
     return b"".join(parts)
 
 
@@ -287,6 +289,48 @@ def test_a_pooled_connection_that_dies_after_the_first_byte_is_not_tried_again()
         _, cut = send(parse_target(server.url), times=2)
     assert (cut.failure, cut.reconnected) == ("truncated", False)
     assert len(server.requests) == 2
+
+
+def test_a_connection_closed_while_idle_is_not_used_again() -> None:
+    async def main(target: Target) -> None:
+        pool = Pool(target, connect_timeout_s=5.0, tls=None)
+        request = RequestWriter(PromptBuilder(), "run", default_model="m").write(ROW).to(target)
+        connection = await pool.take()
+        await connection.exchange(request, Answer(stream=True))
+        while repr(connection) != "<Connection closed, 1 exchanges>":
+            await asyncio.sleep(0.001)
+        another = await pool.take()
+        assert another is not connection
+        another.drop()
+
+    async def well_and_gone(exchange: Exchange) -> None:
+        await well(exchange)
+        exchange.writer.close()
+
+    with FakeServer([well_and_gone]) as server:
+        uvloop.run(asyncio.wait_for(main(parse_target(f"t={server.url}")), 20))
+
+
+def test_a_request_given_up_is_given_up_on_its_connection_too() -> None:
+    left = threading.Event()
+
+    async def until_left(exchange: Exchange) -> None:
+        with contextlib.suppress(ConnectionError):
+            await exchange.reader.read()
+        left.set()
+
+    async def main(target: Target) -> None:
+        client = Client([target], connect_timeout_s=5.0, timeout_s=60.0, tls=None)
+        request = RequestWriter(PromptBuilder(), "run", default_model="m").write(ROW)
+        sending = asyncio.ensure_future(client.send(request, [target], Answer(stream=True)))
+        assert await asyncio.to_thread(server.seen.wait, 20)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        assert await asyncio.to_thread(left.wait, 20)
+
+    with FakeServer([until_left]) as server:
+        uvloop.run(main(parse_target(server.url)))
 
 
 def test_a_refused_connection_moves_the_request_to_the_next_target() -> None:

@@ -95,9 +95,11 @@ def assert_idle(tier: Tier) -> None:
             assert candidate.work_s == 0.0, candidate
 
 
-async def _open(stack: contextlib.AsyncExitStack, listener: Listener, state: ServerState) -> int:
+async def _open(stack: contextlib.AsyncExitStack, listener: Listener, state: ServerState, port: int = 0) -> int:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: listener.protocol(server_state=state), "127.0.0.1", 0)
+    server = await loop.create_server(
+        lambda: listener.protocol(server_state=state), "127.0.0.1", port, reuse_address=True
+    )
     stack.push_async_callback(server.wait_closed)
     stack.callback(server.close)
     return cast("int", server.sockets[0].getsockname()[1])
@@ -119,13 +121,14 @@ async def leaf(
     endpoints: Sequence[EndpointSettings] = (),
     half_close: bool = False,
     token: bytes = b"",
+    peer_port: int = 0,
 ) -> AsyncIterator[Live]:
     """A leaf with a client and a peer listener. up: its servers are known to answer, without being asked."""
     settings = TierSettings("leaf", cell, tuple(servers), tuple(endpoints), timeouts or Timeouts(), seed=1)
     router = Router(Tier(settings, f"boot-{cell}"), {}, asyncio.get_running_loop(), token=token)
     if up:
         mark_up(router.tier)
-    async with _running(router, limits or HttpLimits(), half_close=half_close) as live:
+    async with _running(router, limits or HttpLimits(), half_close=half_close, peer_port=peer_port) as live:
         yield live
 
 
@@ -160,7 +163,7 @@ def mark_up(tier: Tier) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _running(router: Router, limits: HttpLimits, *, half_close: bool) -> AsyncIterator[Live]:
+async def _running(router: Router, limits: HttpLimits, *, half_close: bool, peer_port: int = 0) -> AsyncIterator[Live]:
     state = ServerState()
     live = Live(router, connections=state.connections)
     async with contextlib.AsyncExitStack() as stack:
@@ -168,7 +171,7 @@ async def _running(router: Router, limits: HttpLimits, *, half_close: bool) -> A
         peers = PeerListener(router, limits, half_close=half_close)
         publisher = StatePublisher(router)
         peers.add(b"/dlb/v1/state", publisher.serve)
-        live.peer_port = await _open(stack, peers, state)
+        live.peer_port = await _open(stack, peers, state, peer_port)
         try:
             yield live
         finally:

@@ -38,9 +38,13 @@ class Connection:
         self.server = server
         self.reader = reader
         self.writer = writer
+        self.peeked: Heard | None = None  # heard to see who should answer it
 
     async def hear(self) -> Heard:
         """Read one request whole. IncompleteReadError when the router closes instead."""
+        if self.peeked is not None:
+            peeked, self.peeked = self.peeked, None
+            return peeked
         head = await read_head(self.reader)
         line, fields = split_head(head)
         method, url, _ = line.split(b" ")
@@ -50,6 +54,8 @@ class Connection:
         return heard
 
     async def send(self, data: bytes) -> None:
+        if self.writer.transport.is_closing():
+            raise ConnectionResetError  # uvloop would raise a RuntimeError
         self.writer.write(data)
         await self.writer.drain()
 
@@ -179,3 +185,22 @@ def refusing_port() -> Iterator[int]:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))  # bound and not listening
         yield held.getsockname()[1]
+
+
+@contextlib.asynccontextmanager
+async def full_backlog() -> AsyncIterator[int]:
+    """A port of loopback where connecting neither succeeds nor fails: its backlog is full and nobody accepts."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        port = listener.getsockname()[1]
+        loop = asyncio.get_running_loop()
+        while True:
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            try:
+                await asyncio.wait_for(loop.sock_connect(filler, ("127.0.0.1", port)), 0.1)
+            except TimeoutError:
+                break
+        yield port

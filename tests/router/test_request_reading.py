@@ -10,7 +10,7 @@ import pytest
 from dlbctl.router.downstream import PIPELINE_BYTES
 from dlbctl.router.request import HttpLimits
 
-from .live import chain, client_of, on_loop
+from .live import Chain, chain, client_of, on_loop, until
 from .scripted import Connection, Script, answering, serving, sized
 from .wire import Client, chat, get, post
 
@@ -48,6 +48,20 @@ async def test_pipelined_requests_are_answered_in_their_order() -> None:
 
 
 @on_loop
+async def test_a_thousand_waiting_requests_are_no_depth_of_calls() -> None:
+    gate = asyncio.Event()
+    async with chain(echoing(gate)) as (engine, live, client):
+        await client.send(post(numbered(0)))
+        await until(lambda: len(engine.heard) == 1)
+        await client.send(get("/livez") * 1500)
+        (connection,) = live.connections
+        await until(lambda: len(connection._waiting) == 1500)
+        gate.set()
+        assert (await client.answer()).body == numbered(0)
+        assert {(await client.answer()).body for _ in range(1500)} == {b"ok\n"}
+
+
+@on_loop
 async def test_pipelining_more_than_the_bound_while_busy_closes() -> None:
     gate = asyncio.Event()
     async with chain(echoing(gate)) as (engine, live, client):
@@ -61,11 +75,24 @@ async def test_pipelining_more_than_the_bound_while_busy_closes() -> None:
 
 @on_loop
 async def test_the_bound_counts_what_waits_and_not_what_has_ever_been_pipelined() -> None:
-    async with chain(echoing()) as (_, _, client):
-        for _ in range(4):
-            pair = post(numbered(0)) + post(numbered(1, PIPELINE_BYTES // 2))
-            await client.send(pair)
-            assert [(await client.answer()).whole for _ in range(2)] == [True, True]
+    gate = asyncio.Event()
+    async with chain(echoing(gate)) as made:
+        for _ in range(3):
+            await pipeline_while_busy(made, gate, PIPELINE_BYTES // 2)
+
+
+async def pipeline_while_busy(made: Chain, gate: asyncio.Event, size: int) -> None:
+    """Send a second request of some size while the first is being answered; both are answered in the end."""
+    engine, live, client = made
+    gate.clear()
+    heard = len(engine.heard)
+    await client.send(post(numbered(0)))
+    await until(lambda: len(engine.heard) > heard)
+    await client.send(post(numbered(1, size)))
+    (connection,) = live.connections
+    await until(lambda: len(connection._waiting) == 1)
+    gate.set()
+    assert [(await client.answer()).whole for _ in range(2)] == [True, True]
 
 
 @on_loop

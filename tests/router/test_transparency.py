@@ -100,7 +100,7 @@ async def test_request_headers_keep_their_order_and_lose_only_those_of_the_hop()
 async def test_answer_headers_keep_their_order_and_lose_only_those_of_the_hop() -> None:
     extra = (
         b"X-B: 1\r\nConnection: keep-alive\r\nKeep-Alive: timeout=5\r\nset-cookie: a=1\r\nSet-Cookie: b=2\r\n"
-        b"dlb-secret: 1\r\nDLB-Cell: forged\r\nretry-after: 3\r\n"
+        b"dlb-secret: 1\r\nDLB-Cell: forged\r\nX-DLB-Cell: forged\r\nretry-after: 3\r\n"
     )
     async with chain(answering(sized(b"{}", extra=extra))) as (_, _, client):
         answer = await client.ask(post(BODY))

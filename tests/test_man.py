@@ -152,7 +152,7 @@ def test_keys_that_have_to_be_there_say_so_and_the_others_say_their_default(page
 
 def test_options_say_their_default_and_range_after_what_they_do(pages: Path) -> None:
     assert "Configuration file. Default: ./root.toml, then /etc/dlbctl/root.toml." in plain(pages / "dlbctl-root.1")
-    assert "Where to send; repeat it to spread sessions by weight. " in plain(pages / "dlbctl-replay.1")
+    assert "Where to send; repeat it, or use commas, to spread sessions by weight. " in plain(pages / "dlbctl-replay.1")
     assert "Engines in this process, one port each. At least 1. Default: 1." in plain(pages / "dlbctl-engine.1")
 
 

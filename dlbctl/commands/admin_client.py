@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import socket
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlbctl.core.errors import DlbctlError, UnreachableError, UsageError
@@ -15,28 +15,52 @@ Row = TypeVar("Row")
 
 TIMEOUT_S = 5.0
 ADMIN_HELP = (
-    "Admin address, unix:PATH or host:port; several with commas [default: DLBCTL_ADMIN, then the local sockets]."
+    "Admin address, unix:PATH or host:port; several with commas "
+    "[default: DLBCTL_ADMIN, then the local socket, then the fleet of `dlbctl up`]."
 )
 
 
 def addresses(given: str | None) -> list[str]:
-    """The admin addresses to use: those given, else DLBCTL_ADMIN, else the local sockets there are."""
+    """The admin addresses to use: those given, else DLBCTL_ADMIN, else the local socket, else the running fleet's."""
     text = given or os.environ.get("DLBCTL_ADMIN", "")
     chosen = [part.strip() for part in text.split(",") if part.strip()]
-    return chosen or _local_sockets()
+    return chosen or _local_socket() or _fleet_sockets()
 
 
-def _local_sockets() -> list[str]:
+def _local_socket() -> list[str]:
+    """The default socket of this user's root, or else leaf, that answers; a killed one leaves its file behind."""
     from dlbctl.router.config import default_admin
 
-    for role in ("root", "leaf"):
-        address = default_admin(role)
-        if Path(address.removeprefix("unix:")).exists():
-            return [address]
-    raise UnreachableError(
-        "no running router found: neither the root's nor the leaf's admin socket exists",
-        hint="name one with --admin ADDR or DLBCTL_ADMIN",
-    )
+    return [address for address in (default_admin("root"), default_admin("leaf")) if _accepts(address)][:1]
+
+
+def _fleet_sockets() -> list[str]:
+    """The roots of the one `dlbctl up` fleet that runs; those that were killed to see what happens are left out."""
+    from dlbctl.fleet.run_folder import running_fleets
+
+    fleets = running_fleets()
+    if len(fleets) > 1:
+        listed = "".join(f"\n  export DLBCTL_ADMIN={fleet.admin}" for fleet in fleets)
+        raise UsageError(
+            f"{len(fleets)} fleets of `dlbctl up` run: which one?", hint=f"One of these lines says:{listed}"
+        )
+    found = [address for fleet in fleets for address in fleet.admin.split(",") if _accepts(address)]
+    if not found:
+        raise UnreachableError(
+            "no running router found: neither a root nor a leaf at its default admin socket, nor a `dlbctl up`",
+            hint="Name one with --admin ADDR or DLBCTL_ADMIN.",
+        )
+    return found
+
+
+def _accepts(address: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(TIMEOUT_S)
+        try:
+            probe.connect(address.removeprefix("unix:"))
+        except OSError:
+            return False
+    return True
 
 
 class AdminClient:

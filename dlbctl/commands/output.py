@@ -26,6 +26,12 @@ def show(*parts: RenderableType) -> None:
         screen.print(part)
 
 
+def show_line(text: str) -> None:
+    """Print a line that is to be copied: never wrapped, cut or coloured."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
 def show_json(value: Any) -> None:
     """Print one JSON document for machines."""
     import msgspec

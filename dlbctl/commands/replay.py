@@ -43,7 +43,7 @@ _Target = Annotated[
     typer.Option(
         metavar="[NAME=]URL[=WEIGHT]",
         envvar="DLBCTL_TARGET",
-        help="Where to send; repeat it to spread sessions by weight. (default: http://127.0.0.1:8080)",
+        help="Where to send; repeat it, or use commas, to spread sessions by weight. (default: http://127.0.0.1:8080)",
         show_default=False,
     ),
 ]

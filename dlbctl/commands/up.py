@@ -90,33 +90,37 @@ def _run_detached(settings: FleetSettings, folder: Path, for_s: float | None) ->
 
 
 def _show(record: FleetRecord, how_to_stop: str) -> None:
-    first = record.regions[0]
-    targets = " ".join(f"--target {region.name}={region.url}:{region.demand:g}" for region in record.regions)
-    output.show(first.url, _regions(record))
+    output.show(record.regions[0].url, _regions(record))
     if record.links:
-        output.show(_links(record))
-        output.show(f"WAN:    python -m dlbctl.fleet.relay_control {record.relay_control} links")
-    output.show(
-        f"admin:  export DLBCTL_ADMIN={first.root_admin}",
-        f"replay: dlbctl replay TRACE.jsonl --model {record.model} {targets}",
-        f"files:  {record.directory} (*.toml generated, logs/*.log, fleet.json)",
-        f"stop:   {how_to_stop}",
-    )
+        output.show("", _links(record))
+    output.show("\nFor `dlbctl inspect`, `dlbctl policy` and `dlbctl replay TRACE.jsonl` in another terminal:")
+    output.show_line(f"export DLBCTL_ADMIN={record.admin}")
+    output.show_line(f"export DLBCTL_TARGET={record.target}")
+    output.show("")
+    output.show_line(f"model:  {record.model}")
+    output.show_line(f"files:  {record.directory} (*.toml generated, logs/*.log, fleet.json)")
+    if record.links:
+        output.show_line(f"delays: python -m dlbctl.fleet.relay_control {record.relay_control} links")
+    output.show_line(f"stop:   {how_to_stop}")
 
 
 def _regions(record: FleetRecord) -> Table:
     from rich.table import Table
 
-    table = Table("region", "root (clients)", "leaf (roots)", "engines", box=None)
+    table = Table("region", "root (clients)", "leaf (roots)", "engines", box=None, pad_edge=False)
     for region in record.regions:
-        table.add_row(region.name, region.url, region.leaf, " ".join(region.engines))
+        table.add_row(region.name, region.url, region.leaf, " ".join(map(_port, region.engines)))
     return table
+
+
+def _port(url: str) -> str:
+    return url[url.rindex(":") :]
 
 
 def _links(record: FleetRecord) -> Table:
     from rich.table import Table
 
-    table = Table("from", "to", "one way", "relay", box=None)
+    table = Table("from", "to", "one way", "relay", box=None, pad_edge=False)
     for link in record.links:
         table.add_row(link.source, link.destination, f"{link.delay_ms:g} ms", link.url)
     return table

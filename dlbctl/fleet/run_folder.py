@@ -33,6 +33,11 @@ class RegionRecord(Struct, frozen=True, kw_only=True):
     leaf_admin: str
     engines: tuple[str, ...]
 
+    @property
+    def target(self) -> str:
+        """The region's root as `dlbctl replay --target` takes it, with the weight of its clients."""
+        return f"{self.name}={self.url}:{self.demand:g}"
+
 
 class LinkRecord(Struct, frozen=True, kw_only=True):
     """One way through the delay relay."""
@@ -53,6 +58,16 @@ class FleetRecord(Struct, frozen=True, kw_only=True):
     regions: tuple[RegionRecord, ...]
     links: tuple[LinkRecord, ...]
     pids: dict[str, int]
+
+    @property
+    def admin(self) -> str:
+        """Every root's admin address as `--admin` and DLBCTL_ADMIN take them, with commas."""
+        return ",".join(region.root_admin for region in self.regions)
+
+    @property
+    def target(self) -> str:
+        """Every root as DLBCTL_TARGET takes them, with commas; a region without clients is no target."""
+        return ",".join(region.target for region in self.regions if region.demand > 0)
 
 
 class RunFolder:
@@ -115,6 +130,11 @@ def read_record(path: Path) -> FleetRecord:
         raise UnreachableError(f"{path}: no fleet has come up here", hint="Is it the right --dir?") from error
 
 
+def running_fleets() -> list[FleetRecord]:
+    """Return the records of this user's fleets that are up, those in a folder of their own (`--dir`) left out."""
+    return [read_record(folder) for folder in _running() if (folder / "fleet.json").exists()]
+
+
 def stop_fleet(path: Path | None, *, timeout_s: float = _STOP_TIMEOUT_S) -> Path:
     """End the fleet that runs in `path`, by default the only one that runs; return its folder."""
     folder = _the_running_one() if path is None else path.absolute()
@@ -138,8 +158,12 @@ def _runs() -> Path:
     return Path(runtime) / "dlbctl" if runtime else Path(tempfile.gettempdir()) / f"dlbctl-{os.getuid()}"
 
 
+def _running() -> list[Path]:
+    return [folder for folder in sorted(_runs().glob("up-*")) if _is_running(folder)]
+
+
 def _the_running_one() -> Path:
-    running = [folder for folder in sorted(_runs().glob("up-*")) if _is_running(folder)]
+    running = _running()
     if len(running) == 1:
         return running[0]
     if not running:
@@ -148,11 +172,11 @@ def _the_running_one() -> Path:
     raise UsageError(f"{len(running)} fleets run", hint=f"Name one with --dir:\n  {names}")
 
 
-def _locked(folder: Path) -> int | None:
+def _locked(folder: Path, kind: int = fcntl.LOCK_EX) -> int | None:
     """Take the folder's lock; None where another process has it. The kernel frees it on any death."""
     fd = os.open(folder / "fleet.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(fd)
         return None
@@ -162,7 +186,8 @@ def _locked(folder: Path) -> int | None:
 def _is_running(folder: Path) -> bool:
     if not (folder / "fleet.lock").exists():
         return False
-    fd = _locked(folder)
+    # Shared, so that two who look at the same time do not take each other for a fleet.
+    fd = _locked(folder, fcntl.LOCK_SH)
     if fd is not None:
         os.close(fd)
     return fd is None

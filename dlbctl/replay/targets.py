@@ -65,8 +65,8 @@ def parse_target(text: str) -> Target:
 
 
 def parse_targets(texts: list[str]) -> tuple[Target, ...]:
-    """Read every `--target`. Raises UsageError, also when two have one name."""
-    targets = tuple(map(parse_target, texts))
+    """Read every `--target`, each one or several with commas. Raises UsageError, also when two have one name."""
+    targets = tuple(parse_target(part) for text in texts for part in text.split(","))
     names = [target.name for target in targets]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -61,3 +61,15 @@ def test_a_session_s_second_choice_is_where_it_goes_without_its_first() -> None:
     for number in range(100):
         first, *rest = ranked(targets, str(number))
         assert ranked(tuple(target for target in targets if target != first), str(number)) == rest
+
+
+def test_several_targets_may_come_in_one_text_with_commas_as_an_environment_variable_holds_them() -> None:
+    apart = parse_targets(["us=http://host:1:2", "http://host:2"])
+    assert parse_targets(["us=http://host:1:2,http://host:2"]) == apart
+    assert [target.name for target in apart] == ["us", "host:2"]
+
+
+@pytest.mark.parametrize("text", ["http://host:1,", ",", ""])
+def test_a_target_that_was_left_empty_is_not_passed_over(text: str) -> None:
+    with pytest.raises(UsageError, match="not understood"):
+        parse_targets([text])

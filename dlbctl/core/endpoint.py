@@ -31,7 +31,8 @@ class Endpoint:
 
     routable: candidates that can be chosen now. policy: in force; an operator's switch overrides the
     configured one. cost: the cost in use, which is the policy's or one it falls back to until every
-    routable candidate can tell it (costs in different units must not be compared).
+    routable candidate can tell it (costs in different units must not be compared). rif: in flight at the
+    routable servers, of a leaf; a root's cells report theirs.
     """
 
     def __init__(self, settings: EndpointSettings, default_policy: str, *, configured: bool) -> None:
@@ -75,9 +76,13 @@ class Endpoint:
 
     def settle(self) -> None:
         """Work out who can be chosen and on which cost. Called when either may have changed, not per request."""
+        for candidate in self.routable:
+            candidate.counted = False
         self.routable = [c for c in self.candidates.values() if c.target.up and c.k > 0]
+        for candidate in self.routable:
+            candidate.counted = not candidate.reports
         self.limited = any(c.target.settings.slots for c in self.routable)
-        self.rif = sum(c.target.in_flight for c in self.routable)
+        self.rif = sum(c.target.in_flight for c in self.routable if c.counted)
         self.k = sum(c.k for c in self.routable)
         cost = self.wanted_cost
         while cost.fallback and not all(cost.ready(c) for c in self.routable):

@@ -135,7 +135,7 @@ class AttemptStarted(Struct, tag=True, frozen=True):
 
 
 class FirstByte(Struct, tag=True, frozen=True):
-    """The head of the answer is here."""
+    """The first byte of the answer's body is here: the prompt has been read."""
 
     exchange: int
 

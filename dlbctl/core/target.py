@@ -71,6 +71,8 @@ class Target:
 
     def next_address(self, tried: tuple[str, ...]) -> str | None:
         """The next address in turn that answers and was not tried; None when there is none left."""
+        if len(self.addresses) == 1 and not self.down and not tried:
+            return self.addresses[0]
         for _ in self.addresses:
             address = self.addresses[self._next % len(self.addresses)]
             self._next = (self._next + 1) % len(self.addresses)
@@ -88,6 +90,7 @@ class Candidate:
 
     __slots__ = (
         "cost",
+        "counted",
         "curve",
         "curves",
         "endpoint",
@@ -113,6 +116,7 @@ class Candidate:
         self.in_flight = 0
         self.work_s = 0.0
         self.stale = False
+        self.counted = False  # its target's requests are part of the endpoint's RIF
         self.load = 0.0
         self.cost = 0.0
         self.tau_s = target.tau_s
@@ -158,12 +162,12 @@ class Candidate:
         endpoint.in_flight += step
         if not self.stale:
             endpoint.touch(self)
-        if target.up:
+        if not self.reports:
             # A server's load is that of all the endpoints it serves; a cell's is reported for each.
             for candidate in target.candidates:
-                if candidate.k > 0:
+                if candidate.counted:
                     candidate.endpoint.rif += step
-                    if not (candidate.stale or candidate.reports):
+                    if not candidate.stale:
                         candidate.endpoint.touch(candidate)
 
     def prefilled(self, exchange: Exchange) -> None:

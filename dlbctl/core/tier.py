@@ -89,19 +89,22 @@ class Tier:
     def arrived(self, now_s: float, arrival: Arrival) -> Forward | Reject:
         """A request has been read whole: forward it, or refuse it with nothing counted."""
         endpoint = self.endpoints.get(arrival.endpoint)
-        if endpoint is not None and arrival.root:
+        if endpoint is None:
+            return self._unknown(arrival)
+        if arrival.root:
             self._count_received(endpoint, arrival.root)
-        if endpoint is None or not (endpoint.configured or endpoint.candidates):
-            return Reject(404, "unknown_model", f"the model {arrival.endpoint!r} is not served here")
+        if not (endpoint.configured or endpoint.candidates):
+            return self._unknown(arrival)
         limit = endpoint.settings.limits.max_in_flight
         if limit and endpoint.in_flight >= limit:
             return Reject(503, "endpoint_full", f"{endpoint.name} has {limit} requests in flight, its limit", 1)
         self._next_number += 1
         exchange = Exchange(self._next_number, arrival, endpoint, now_s)
-        exchange.load_at_arrival = endpoint.rif / endpoint.k if endpoint.k > 0 else 0.0
+        if endpoint.rif:
+            exchange.load_at_arrival = endpoint.rif / endpoint.k
         endpoint.estimate(exchange)
         action = self._forward(now_s, exchange)
-        if isinstance(action, Forward):
+        if exchange.attempts:
             self.exchanges[exchange.number] = exchange
         return action
 
@@ -110,7 +113,7 @@ class Tier:
         exchange.move(Phase.WAITING)
 
     def first_byte(self, now_s: float, exchange: Exchange) -> None:
-        """The head of the answer is here."""
+        """The first byte of the answer's body is here: the prompt has been read."""
         exchange.move(Phase.STREAMING)
         exchange.first_byte_s = now_s
         assert exchange.candidate is not None
@@ -267,6 +270,13 @@ class Tier:
         exchange.attempts += 1
         candidate.take(now_s, exchange)
         return Forward(exchange, address, exchange.rule)
+
+    def _unknown(self, arrival: Arrival) -> Reject:
+        if not any(target.up for target in self.targets.values()):
+            # Nobody has said yet what is served; a client would not try a 404 again.
+            kind = "cell" if self.role == "root" else "server"
+            return Reject(503, f"no_routable_{kind}", f"no {kind} answers at present", 1)
+        return Reject(404, "unknown_model", f"the model {arrival.endpoint!r} is not served here")
 
     def _nowhere(self, exchange: Exchange) -> Reject:
         kind = "cell" if self.role == "root" else "server"

@@ -83,7 +83,7 @@ class Ping:
         self._sent_s = self._router.clock()
         upstream.ask(self, self._router.peer_get(self._pool.address, "/dlb/v1/ping"), b"", head_request=False)
 
-    def head(self, status: int, reason: bytes, headers: Headers, *, sized: bool, bodiless: bool) -> None:  # noqa: ARG002
+    def head(self, status: int, reason: bytes, headers: Headers, *, bodiless: bool) -> None:  # noqa: ARG002
         """Take off the time the ping waited inside the leaf."""
         value = next((value for name, value in headers if name == b"dlb-residence-us"), b"")
         self._residence_s = int(value) / 1e6 if value.isdigit() else 0.0
@@ -125,6 +125,7 @@ class Subscription:
         """Subscribe, and again after each loss, until cancelled."""
         ping = asyncio.create_task(self._ping.run())
         retry_s = RETRY_S
+        first = True
         try:
             while True:
                 self._ended.clear()
@@ -135,6 +136,9 @@ class Subscription:
                 if self._lines >= LINES_TO_RETURN:
                     retry_s = RETRY_S
                     _LOG.warning("leaf %s of cell %s stopped reporting", self._address, self._target)
+                elif first:
+                    _LOG.warning("leaf %s of cell %s does not answer; trying on", self._address, self._target)
+                first = False
                 self._router.tier.address_changed(self._router.clock(), self._target, self._address, False)
                 await asyncio.sleep(retry_s)
                 retry_s = min(2.0 * retry_s, RETRY_MAX_S)
@@ -171,7 +175,7 @@ class Subscription:
         self._partial = b""
         upstream.ask(self, self._router.peer_get(self._pool.address, self._path), b"", head_request=False)
 
-    def head(self, status: int, reason: bytes, headers: Headers, *, sized: bool, bodiless: bool) -> None:  # noqa: ARG002
+    def head(self, status: int, reason: bytes, headers: Headers, *, bodiless: bool) -> None:  # noqa: ARG002
         """Only a 200 carries states."""
         if status == 401:
             _LOG.error("leaf %s refuses this root: its peer token is another one", self._address)

@@ -10,7 +10,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from dlbctl.core.events import Arrival, Cancel, Failure, Forward, Reject, RequestAction
-from dlbctl.core.exchange import Phase
 from dlbctl.router.http1 import HOP_BY_HOP, PEER_PREFIX, REASONS, Headers, error_body
 from dlbctl.router.usage import find_usage, longer_tail
 from dlbctl.router.wheel import NEVER
@@ -40,7 +39,8 @@ class Relay:
     _failure = Failure.REFUSED
     _reused = False
     _written = False
-    _answered = False
+    _answered = False  # the head of an answer is here
+    _begun = False  # and the first byte of its body
     _status = 0
     _chunked = False  # framed by us, for a body whose length is not known
     _framed = True  # the framing shows whether the answer is whole
@@ -151,12 +151,11 @@ class Relay:
         self._written = True
         now_s = self._router.clock()
         for tier, exchange in self._hops:
-            if exchange.phase is Phase.CONNECTING:  # a retry within a cell is none for the tier outside it
-                tier.attempt_started(now_s, exchange)
-        tier, exchange = self._hops[-1]
+            tier.attempt_started(now_s, exchange)
         self._set_deadline(now_s + self._first_byte_s if self._first_byte_s else NEVER)
         request = self._request
         address, client = upstream.pool.address, self._downstream.client
+        # `tier` and `exchange` are the innermost ones.
         head = self._router.head_for(address, request, exchange, client, to_leaf=tier.role == "root")
         upstream.ask(self, head, request.body, head_request=request.method == b"HEAD")
         if self._too_large_to_keep():
@@ -165,43 +164,54 @@ class Relay:
     def _too_large_to_keep(self) -> bool:
         return len(self._request.body) > self._downstream.listener.limits.replay_bytes
 
-    def head(self, status: int, reason: bytes, headers: Headers, *, sized: bool, bodiless: bool) -> None:
+    def head(self, status: int, reason: bytes, headers: Headers, *, bodiless: bool) -> None:
         """The answer's head: pass it on with our headers in place of the hop's."""
-        now_s = self._router.clock()
-        for tier, exchange in self._hops:
-            tier.first_byte(now_s, exchange)
         self._answered = True
         self._status = status
         self._request.body = b""  # no retry can need it now
-        downstream, request = self._downstream, self._request
-        # A body of unknown length can be framed for HTTP/1.1; for 1.0 its end is the connection's end.
-        self._chunked = not (sized or bodiless) and request.version == "1.1"
-        self._framed = sized or bodiless or self._chunked
-        self._keep_alive = downstream.keeps_alive(request) and self._framed
+        length = b""
+        coded = False
         out = [b"HTTP/1.1 %d %b\r\n" % (status, reason or REASONS.get(status, b"-"))]
         for name, value in headers:
             if name in NOT_PASSED_BACK:
-                if name == b"content-length" and not self._chunked:
-                    out.append(b"content-length: %b\r\n" % value)
+                if name == b"content-length":
+                    length = value
+                elif name == b"transfer-encoding":
+                    coded = True
             elif name.startswith(PEER_PREFIX):
                 self._peer_header(name, value)
             else:
                 out.append(b"%b: %b\r\n" % (name, value))
-        if self._chunked:
-            out.append(b"transfer-encoding: chunked\r\n")
-        if not self._keep_alive:
-            out.append(b"connection: close\r\n")
+        out.append(self._framing(length, coded=coded, bodiless=bodiless))
         out.append(self._own_headers())
         out.append(b"\r\n")
         self._head = b"".join(out)
-        self._set_deadline(now_s + self._idle_s)
-        if downstream.paused:
+        if self._downstream.paused:
             self.client_paused()
+
+    def _framing(self, length: bytes, *, coded: bool, bodiless: bool) -> bytes:
+        """Header lines that say where the body ends; one of unknown length is framed anew."""
+        downstream, request = self._downstream, self._request
+        lines = b""
+        if length and not coded:
+            lines = b"content-length: %b\r\n" % length
+        elif not bodiless and request.version == "1.1":
+            self._chunked = True
+            lines = b"transfer-encoding: chunked\r\n"
+        elif not bodiless:
+            self._framed = False  # for HTTP/1.0 the end of the body is the end of the connection
+        if not (self._framed and downstream.keeps_alive(request)):
+            self._keep_alive = False
+            lines += b"connection: close\r\n"
+        return lines
 
     def data(self, pieces: list[bytes], *, complete: bool) -> None:
         """More of the answer: sent on in one write, framed anew where its length is not known."""
         data = b""
+        now_s = self._router.clock()
         if pieces:
+            if not self._begun:
+                self._begin(now_s)
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             self._tail = longer_tail(self._tail, data)
             if self._chunked:
@@ -210,17 +220,23 @@ class Relay:
             data = self._head + data
             self._head = b""
         if complete:
-            self._complete(data)
+            self._complete(data, now_s)
         elif data:
             self._downstream.transport.write(data)
-            # The wheel looks at the deadline when it comes by: moving it away is an assignment.
-            deadline_s = self._router.clock() + self._idle_s
-            self._downstream.deadline_s = min(deadline_s, self._total_deadline_s)
+            if self._begun:
+                # The wheel looks at the deadline when it comes by: moving it away is an assignment.
+                self._downstream.deadline_s = min(now_s + self._idle_s, self._total_deadline_s)
 
-    def _complete(self, data: bytes) -> None:
+    def _begin(self, now_s: float) -> None:
+        """The first byte of the body: only now is the prompt read, engines send their head before."""
+        self._begun = True
+        for tier, exchange in self._hops:
+            tier.first_byte(now_s, exchange)
+        self._set_deadline(now_s + self._idle_s)
+
+    def _complete(self, data: bytes, now_s: float) -> None:
         self._upstream = None
         self._downstream.transport.write(data + b"0\r\n\r\n" if self._chunked else data)
-        now_s = self._router.clock()
         if self._paused:
             self._stalled_s += now_s - self._paused_s
         usage = find_usage(self._tail) if self._tail and self._status < 400 else None
@@ -278,12 +294,12 @@ class Relay:
             self._downstream.transport.abort()
             return
         total = now_s >= self._total_deadline_s
-        written, answered = self._written, self._answered
+        written = self._written
         self._drop_upstream()
         tier, exchange = self._hops[-1]
         self._failure = Failure.TOTAL_TIMEOUT
         if not total:
-            self._failure = Failure.IDLE_TIMEOUT if answered else Failure.FIRST_BYTE_TIMEOUT
+            self._failure = Failure.IDLE_TIMEOUT if self._begun else Failure.FIRST_BYTE_TIMEOUT
             if not written:
                 self._failure = Failure.CONNECT_TIMEOUT
         self._do(tier, tier.expired(now_s, exchange, total))

@@ -15,6 +15,8 @@ from dlbctl.core.events import Failure
 from dlbctl.router.http1 import Headers
 
 IDLE_PER_ADDRESS = 256
+BODILESS = frozenset({204, 304})
+FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 
 _LOG = logging.getLogger(__name__)
 
@@ -25,8 +27,8 @@ class Answered(Protocol):
     def connected(self, upstream: Upstream) -> None:
         """A new connection is ready."""
 
-    def head(self, status: int, reason: bytes, headers: Headers, *, sized: bool, bodiless: bool) -> None:
-        """The answer's head. sized: it says how long its body is."""
+    def head(self, status: int, reason: bytes, headers: Headers, *, bodiless: bool) -> None:
+        """The answer's head. bodiless: no body follows, whatever the headers say."""
 
     def data(self, pieces: list[bytes], *, complete: bool) -> None:
         """What one read brought of the body (the head may have come with it). complete: the answer is whole."""
@@ -131,9 +133,8 @@ class Upstream(asyncio.Protocol):
         self._headers: Headers = []
         self._reason = b""
         self._pieces: list[bytes] = []
-        self._status = 0
         self._begun = False  # the head of the answer has been handed over
-        self._to_eof = False  # the body ends with the connection
+        self._bodiless = False
         self._head_request = False
         self._complete = False
         self._reusable = False
@@ -148,7 +149,7 @@ class Upstream(asyncio.Protocol):
         self.waiting = waiting
         self._headers = []
         self._reason = b""
-        self._begun = self._to_eof = self._complete = self._reusable = self.heard = False
+        self._begun = self._bodiless = self._complete = self._reusable = self.heard = False
         self._head_request = head_request
         if len(body) < 16_384:
             self.transport.write(data + body)
@@ -185,7 +186,7 @@ class Upstream(asyncio.Protocol):
         if waiting is None:
             if self in self.pool.idle:
                 self.pool.idle.remove(self)
-        elif self._to_eof and exc is None:
+        elif exc is None and self._ends_with_connection():
             waiting.data([], complete=True)
         else:
             waiting.lost(Failure.CLOSED)
@@ -235,18 +236,9 @@ class Upstream(asyncio.Protocol):
         status = self._parser.get_status_code()
         if status < 200 or self.waiting is None:
             return  # interim: the answer itself is still to come
-        self._status = status
         self._begun = True
-        coded = sized = False
-        for name, _ in self._headers:
-            if name == b"content-length":
-                sized = True
-            elif name == b"transfer-encoding":
-                coded = True
-        sized = sized and not coded
-        bodiless = self._head_request or status in {204, 304}
-        self._to_eof = not (sized or bodiless or coded)
-        self.waiting.head(status, self._reason, self._headers, sized=sized, bodiless=bodiless)
+        self._bodiless = self._head_request or status in BODILESS
+        self.waiting.head(status, self._reason, self._headers, bodiless=self._bodiless)
         if self._head_request:
             self._complete = True
 
@@ -265,6 +257,11 @@ class Upstream(asyncio.Protocol):
             self._reason = b""
 
     # -- inside ------------------------------------------------------------------------------------------
+
+    def _ends_with_connection(self) -> bool:
+        """Whether the end of the connection is how the end of this body shows."""
+        framed = any(name in FRAMING for name, _ in self._headers)
+        return self._begun and not self._bodiless and not framed
 
     def _release(self) -> None:
         self.waiting = None

@@ -34,7 +34,7 @@ leave() {
         rm -rf "$work"
         say 'Done, and everything is stopped. Your own turn: dlbctl up'
     else
-        say "Ended early (status $status); everything is stopped. The logs are in $work/fleet/logs"
+        say "Not all went well (status $status). Everything is stopped; the logs are in $work/fleet/logs"
     fi
     exit "$status"
 }
@@ -59,7 +59,7 @@ say 'After 10 seconds the cells as the root in us-ashburn sees them (N/K: reques
 dlbctl inspect cells --admin "$ashburn"
 
 pass 20
-say 'Half-way: every root chooses by the latency curves that it learned meanwhile'
+say 'Half-way, with the latency curves that were learned meanwhile (LATENCY)'
 dlbctl inspect cells --admin "$ashburn"
 
 say 'Switching every root from latency to marginal cost; requests in flight are not touched'

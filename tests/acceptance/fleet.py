@@ -19,14 +19,10 @@ from .commands import Ended, Running, dlbctl, running
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What runs, and what its user would have exported."""
+    """What runs, and the two variables that `dlbctl up` says to export."""
 
     record: FleetRecord
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The two variables that `dlbctl up` prints."""
-        return {"DLBCTL_ADMIN": self.record.admin, "DLBCTL_TARGET": self.record.target}
+    environment: dict[str, str]
 
     @property
     def one_way_s(self) -> dict[tuple[str, str], float]:
@@ -54,8 +50,9 @@ def fleet(text: str, folder: Path) -> Iterator[Fleet]:
     """A fleet that is up, from the text of its FLEET.toml, with its files in `folder`."""
     (folder / "fleet.toml").write_text(text)
     with running("up", folder / "fleet.toml", "--dir", folder / "run") as up:
+        exports = [up.line("export ").partition("=") for _ in range(2)]
         up.line("stop:")
-        yield Fleet(read_record(folder / "run"))
+        yield Fleet(read_record(folder / "run"), {name: value for name, _, value in exports})
         assert up.end().code == 0
 
 

@@ -323,12 +323,19 @@ def test_a_configured_list_of_models_is_not_overruled() -> None:
 
 
 def test_a_configured_endpoint_without_a_server_is_503_and_removed_from_the_file_404() -> None:
-    tier = leaf(endpoints=(EndpointSettings("m"),))
+    tier = leaf(server("s", models=("n",)), endpoints=(EndpointSettings("m"),))
     assert refused(tier.arrived(NOW_S, Arrival("id", "m"))).status == 503
     tier.endpoints_changed([])
     assert refused(tier.arrived(NOW_S, Arrival("id", "m"))).status == 404
     tier.endpoints_changed([EndpointSettings("m")])
     assert refused(tier.arrived(NOW_S, Arrival("id", "m"))).status == 503
+
+
+def test_while_nobody_has_said_what_is_served_a_model_is_503_not_404() -> None:
+    tier = Tier(TierSettings("root", "r", (TargetSettings("a", ("http://a:0",)),)), "boot")
+    assert refused(tier.arrived(NOW_S, Arrival("id", "m"))).status == 503
+    tier.state_reported(NOW_S, "a", "http://a:0", State(endpoints={"n": EndpointState(k=1.0)}), 0.0)
+    assert refused(tier.arrived(NOW_S, Arrival("id", "m"))).status == 404
 
 
 def test_a_cell_that_came_back_without_a_model_is_not_asked_for_it() -> None:

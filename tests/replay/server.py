@@ -116,6 +116,7 @@ class FakeServer:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: list[asyncio.StreamWriter] = []
         server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self.tls)
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
@@ -124,9 +125,19 @@ class FakeServer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        # A transport is closed a turn of the loop after it was asked to be; one accepted just now has no task yet.
+        for writer in self._writers:
+            writer.transport.abort()
+        while self._open():
+            await asyncio.sleep(0)
+
+    def _open(self) -> bool:
+        sockets = (writer.get_extra_info("socket") for writer in self._writers)
+        return any(sock is not None and sock.fileno() >= 0 for sock in sockets)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self._writers.append(writer)
         task = asyncio.ensure_future(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

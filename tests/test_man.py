@@ -22,12 +22,12 @@ from dlbctl.core import errors
 from dlbctl.core.policy import COSTS, MECHANISMS
 from dlbctl.core.settings import EndpointSettings, Limits, Timeouts
 from dlbctl.fleet.settings import FleetSettings, Override, Region, load_fleet
-from dlbctl.router import config
+from dlbctl.router import config, sections
 from dlbctl.router.request import HttpLimits
 
 TREE = Path(__file__).parent.parent
 MAN = TREE / "man"
-SECTIONS = [config.RootSection, config.LeafSection, config.CellSection, config.ServerSection]
+SECTIONS = [sections.RootSection, sections.LeafSection, sections.CellSection, sections.ServerSection]
 SECTIONS += [EndpointSettings, Limits, Timeouts, HttpLimits, config.RootFile, config.LeafFile]
 SECTIONS += [FleetSettings, Region, Override]
 # Set by `up` for the processes it starts; nobody else sets it.

@@ -20,7 +20,7 @@ from typing import Any
 import uvicorn
 
 from dlbctl.core.errors import ConfigError, DlbctlError
-from dlbctl.router.config import host_and_port
+from dlbctl.router.sections import host_and_port
 
 _LOG = logging.getLogger(__name__)
 

@@ -20,7 +20,6 @@ from dlbctl.router.admin import INSPECT_PATH, Admin, leaf_view
 from dlbctl.router.config import (
     LeafFile,
     RootFile,
-    RouterSection,
     admin_address,
     read_token,
 )
@@ -33,6 +32,7 @@ from dlbctl.router.pace import Pace
 from dlbctl.router.probe import Prober
 from dlbctl.router.request import Request
 from dlbctl.router.router import Router
+from dlbctl.router.sections import RouterSection
 from dlbctl.router.state_stream import StatePublisher
 
 Announce = Callable[[str, str], None]

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from dlbctl.core import toml
 from dlbctl.core.errors import ConfigError
-from dlbctl.router.config import LeafFile, RootFile, find, host_and_port, load, read_token
+from dlbctl.router.config import LeafFile, RootFile, find, load, read_token
+from dlbctl.router.sections import host_and_port
 from dlbctl.router.upstream import Address
 
 LEAF = '[leaf]\ncell = "c1"\n[[server]]\nurl = "http://10.0.0.1:8000"\n'

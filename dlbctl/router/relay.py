@@ -293,16 +293,26 @@ class Relay:
         if self._paused:
             self._downstream.transport.abort()
             return
-        total = now_s >= self._total_deadline_s
         written = self._written
         self._drop_upstream()
+        if now_s >= self._total_deadline_s:
+            self._out_of_time(now_s)
+            return
+        self._failure = Failure.IDLE_TIMEOUT if self._begun else Failure.FIRST_BYTE_TIMEOUT
+        if not written:
+            self._failure = Failure.CONNECT_TIMEOUT
         tier, exchange = self._hops[-1]
-        self._failure = Failure.TOTAL_TIMEOUT
-        if not total:
-            self._failure = Failure.IDLE_TIMEOUT if self._begun else Failure.FIRST_BYTE_TIMEOUT
-            if not written:
-                self._failure = Failure.CONNECT_TIMEOUT
-        self._do(tier, tier.expired(now_s, exchange, total))
+        self._do(tier, tier.expired(now_s, exchange, False))
+
+    def _out_of_time(self, now_s: float) -> None:
+        """The whole request took too long: no tier may try anything more."""
+        action: RequestAction = Cancel("total_timeout")
+        for tier, exchange in reversed(self._hops):
+            action = tier.expired(now_s, exchange, True)
+        self._hops = []
+        self._router.changed()
+        assert not isinstance(action, Forward)
+        self._end_with(action)
 
     # -- inside ------------------------------------------------------------------------------------------
 

@@ -78,6 +78,7 @@ class StatePublisher:
         downstream.responder = stream
         self.streams.add(stream)
         self._report()
+        self._pace.changed()  # a root waits for a second line before it believes in a leaf
 
     def stop(self) -> None:
         """End every stream; roots notice and go elsewhere."""

@@ -10,7 +10,7 @@ import pytest
 from dlbctl.core.settings import TierSettings, Timeouts
 
 from .live import client_of, on_loop, root, server, until
-from .scripted import Connection, answering, once, refusing_port, serving, sized
+from .scripted import Connection, answering, full_backlog, once, refusing_port, serving, sized
 from .test_upstream_faults import BODY, close_at_once, closing_when_used_again
 from .wire import Answer, chat, get, post
 
@@ -126,6 +126,16 @@ async def test_a_limit_ends_both_tiers(code: str) -> None:
         async with client_of(live) as client:
             assert code_of(await client.ask(chat())) == (504, code)
         await live.settled()
+
+
+@on_loop
+async def test_out_of_time_while_connecting_is_the_end_and_no_other_cell_is_tried() -> None:
+    limits = Timeouts(connect_s=5.0, total_s=0.1)
+    async with full_backlog() as one, full_backlog() as two:
+        cells = [cell("a", one, timeouts=limits), cell("b", two, timeouts=limits)]
+        async with root([], local=cells) as live, client_of(live) as client:
+            assert code_of(await client.ask(chat())) == (504, "total_timeout")
+            await live.settled()
 
 
 @pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"])

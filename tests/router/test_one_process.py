@@ -135,6 +135,8 @@ async def test_out_of_time_while_connecting_is_the_end_and_no_other_cell_is_trie
         cells = [cell("a", one, timeouts=limits), cell("b", two, timeouts=limits)]
         async with root([], local=cells) as live, client_of(live) as client:
             assert code_of(await client.ask(chat())) == (504, "total_timeout")
+            asked = [sum(leaf.endpoints["m"].received.values()) for leaf in live.router.local.values()]
+            assert sorted(asked) == [0, 1]
             await live.settled()
 
 

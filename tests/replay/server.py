@@ -121,11 +121,14 @@ class FakeServer:
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         await self._stop.wait()
+        # A connection accepted just now is a task of the loop's own first, and is lost if the server closes meanwhile.
+        while accepting := asyncio.all_tasks() - self._tasks - {asyncio.current_task()}:
+            await asyncio.wait(accepting)
         server.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        # A transport is closed a turn of the loop after it was asked to be; one accepted just now has no task yet.
+        # A transport is closed a turn of the loop after it was asked to be.
         for writer in self._writers:
             writer.transport.abort()
         while self._open():

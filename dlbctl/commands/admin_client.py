@@ -104,7 +104,11 @@ class AdminClient:
 
         try:
             if response.status_code >= 400:
-                raise DlbctlError(msgspec.json.decode(response.content)["error"])
+                said = msgspec.json.decode(response.content)["error"]
+                raise DlbctlError(f"the router at {self.address} refuses: {said}")
             return msgspec.json.decode(response.content, type=wanted)
         except (msgspec.DecodeError, KeyError, TypeError) as error:
-            raise UnreachableError(f"what answers at {self.address} is no admin listener of dlbctl") from error
+            raise UnreachableError(
+                f"what answers at {self.address} is no admin listener of dlbctl",
+                hint="the `admin` of a router's configuration says where it is, `listen` is for clients",
+            ) from error

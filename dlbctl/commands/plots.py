@@ -22,8 +22,8 @@ SAMPLE, LINE, BEYOND, HERE = "o", "•", "·", "X"
 STYLES = {SAMPLE: "cyan", LINE: "yellow", BEYOND: "yellow", HERE: "bold magenta"}
 # What a tick may be, up to a power of ten.
 _ROUND = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
-# No load or latency is drawn beyond this; it keeps every product finite.
-_MOST = 1e12
+# No axis ends before or after these.
+_LEAST, _MOST = 1e-9, 1e12
 
 
 class Plot(NamedTuple):
@@ -65,10 +65,10 @@ def _facts(curve: Curve) -> str:
 
 def plot(row: CurveRow, curve: Curve) -> Plot:
     """Draw the curve, its samples over it and where the cell is now over both."""
-    n_top = X_TICKS * round_up(max([curve.n_max, row.load, *(b.n for b in row.bins), 1e-9]) / X_TICKS)
+    n_top = X_TICKS * round_up(max(_drawable(n) for n in (curve.n_max, row.load, *(b.n for b in row.bins))) / X_TICKS)
     loads = [n_top * column / (WIDTH - 1) for column in range(WIDTH)]
     line = [curve.latency_s(n) for n in loads]
-    top_s = Y_TICKS * round_up(max([*line, *(b.latency_s for b in row.bins)]) / Y_TICKS)
+    top_s = Y_TICKS * round_up(max(_drawable(s) for s in (*line, *(b.latency_s for b in row.bins))) / Y_TICKS)
     made = Plot([[" "] * WIDTH for _ in range(HEIGHT)], n_top, top_s)
     for n, latency_s in zip(loads, line, strict=True):
         made.mark(n, latency_s, LINE if curve.n_min <= n <= curve.n_max else BEYOND)
@@ -80,13 +80,17 @@ def plot(row: CurveRow, curve: Curve) -> Plot:
 
 def round_up(step: float) -> float:
     """The next round number for a tick, at most half as large again."""
-    step = min(step, _MOST)
     power = 10.0 ** math.floor(math.log10(step))
     return next((digit * power for digit in _ROUND if digit * power >= step), 10.0 * power)
 
 
 def _share(value: float, top: float) -> float:
-    return min(max(value / top, 0.0), 1.0)
+    return min(_drawable(value) / top, 1.0)
+
+
+def _drawable(value: float) -> float:
+    """The number, or the nearest that an axis has; a router may report what no clock shows."""
+    return min(max(value, _LEAST), _MOST) if value > 0.0 else _LEAST  # nor not-a-number
 
 
 def _framed(made: Plot) -> Text:

@@ -39,6 +39,8 @@ def seconds(value: float | None) -> str:
 def _three_digits(value: float) -> str:
     if value == 0:
         return "0"
+    if not 0.01 <= value < 1e6:
+        return f"{value:.3g}"
     if value < 9.995:
         return f"{value:.2f}"
     return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
@@ -66,14 +68,14 @@ def state(*, up: bool, routable: bool) -> Text:
 def cells_table(rows: list[CellRow]) -> RenderableType:
     """Every endpoint in every cell."""
     if not rows:
-        return Text("no cell serves an endpoint yet, or this is a leaf: `dlbctl inspect servers` shows its servers")
+        return Text("a leaf has no cells; `dlbctl inspect servers` shows its servers")
     numbers = ("K", "RIF", "N/K", "OURS", "QUEUED", "RTT", "LATENCY", "COST", "SHARE", "ERRORS", "AGE")
     made = table("CELL", "ENDPOINT", "STATE", *numbers, numbers=numbers)
     for row in rows:
         add(
             made,
             row.cell,
-            row.endpoint,
+            row.endpoint or NOTHING,
             state(up=row.up, routable=row.routable),
             f"{row.k:g}",
             f"{row.rif:.0f}",

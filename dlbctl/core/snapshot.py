@@ -14,7 +14,7 @@ from dlbctl.core.samples import Bin
 
 if TYPE_CHECKING:
     from dlbctl.core.endpoint import Endpoint
-    from dlbctl.core.target import Candidate
+    from dlbctl.core.target import Candidate, Target
     from dlbctl.core.tier import Tier
 
 
@@ -24,7 +24,8 @@ class CellRow(Struct, kw_only=True):
     rif: requests in flight there, all roots'. in_flight: this root's own. share: of this root's recent requests.
     k: servers, and load: requests in flight per server. queued_s: waiting work per server, as the fullest leaf
     reports it. cost: in `unit`, that of the endpoint's cost in use. latency_s: what the cell's curve says for its
-    load. error_rate: of all roots' recent requests. age_s: since the cell last reported.
+    load. error_rate: of all roots' recent requests. age_s: since the cell last reported. A cell that serves no
+    endpoint, as far as is known, has one row, with an empty one.
     """
 
     cell: str
@@ -35,14 +36,14 @@ class CellRow(Struct, kw_only=True):
     rif: float
     load: float
     in_flight: int
-    queued_s: float | None
-    share: float | None
-    rtt_s: float | None
-    cost: float | None
-    unit: str
-    latency_s: float | None
-    error_rate: float | None
-    age_s: float | None
+    queued_s: float | None = None
+    share: float | None = None
+    rtt_s: float | None = None
+    cost: float | None = None
+    unit: str = ""
+    latency_s: float | None = None
+    error_rate: float | None = None
+    age_s: float | None = None
 
 
 class EndpointRow(Struct, kw_only=True):
@@ -107,7 +108,7 @@ class CurveRow(Struct, kw_only=True):
 
 def cells(tier: Tier, now_s: float) -> list[CellRow]:
     """Every endpoint in every cell of a root tier."""
-    rows = []
+    rows = [_silent(target) for target in tier.targets.values() if not target.candidates]
     for endpoint in tier.endpoints.values():
         endpoint.refresh()
         total = sum(candidate.requests.read(now_s) for candidate in endpoint.candidates.values())
@@ -157,6 +158,20 @@ def curves(tier: Tier, now_s: float) -> list[CurveRow]:
     return rows
 
 
+def _silent(target: Target) -> CellRow:
+    return CellRow(
+        cell=target.name,
+        endpoint="",
+        up=target.up,
+        routable=False,
+        k=0.0,
+        rif=0.0,
+        load=0.0,
+        in_flight=target.in_flight,
+        rtt_s=min(target.rtt_s.values(), default=None),
+    )
+
+
 def _cell(endpoint: Endpoint, candidate: Candidate, total: float, now_s: float) -> CellRow:
     target, curve = candidate.target, candidate.curve
     reports = list(candidate.reports.values())
@@ -178,7 +193,7 @@ def _cell(endpoint: Endpoint, candidate: Candidate, total: float, now_s: float) 
         unit=endpoint.cost.unit,
         latency_s=curve.latency_s(candidate.load) if curve else None,
         error_rate=_ratio(sum(report.errors for report in reports), requests),
-        age_s=now_s - candidate.reported_s if reports else None,
+        age_s=now_s - candidate.reported_s if candidate.reported_s else None,
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dlbctl.commands import output
-from dlbctl.commands.admin_client import ADMIN_HELP, AdminClient, addresses
+from dlbctl.commands.admin_client import ADMIN_HELP, AdminClient, connected
 from dlbctl.core.errors import DlbctlError
 
 if TYPE_CHECKING:
@@ -99,11 +99,14 @@ class Found:
 
 
 def _run(view: View, admin: str | None, *, as_json: bool, watch: bool) -> None:
-    clients = [AdminClient(address) for address in addresses(admin)]
-    if watch:
-        _watch(clients, view, as_json=as_json)
-        return
-    found = _ask(clients, view)
+    with connected(admin) as clients:
+        if watch:
+            _watch(clients, view, as_json=as_json)
+        else:
+            _show(_ask(clients, view), view, as_json=as_json)
+
+
+def _show(found: Found, view: View, *, as_json: bool) -> None:
     if found.rows and as_json:
         output.show_json(found.document())
     elif found.rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -69,6 +70,9 @@ class _Cropped:
 def _console(**options: Any) -> Console:
     from rich.console import Console
 
+    # rich itself would leave bold on; without a colour system there are no escapes at all.
+    if os.environ.get("NO_COLOR"):
+        options["color_system"] = None
     return Console(highlight=False, emoji=False, **options)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlbctl.core.errors import DlbctlError, UnreachableError, UsageError
@@ -63,6 +65,13 @@ def _accepts(address: str) -> bool:
     return True
 
 
+@contextmanager
+def connected(given: str | None) -> Iterator[list[AdminClient]]:
+    """Clients of the routers to use, as `addresses` finds them, for the length of a block."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(closing(AdminClient(address))) for address in addresses(given)]
+
+
 class AdminClient:
     """One router's admin listener. UnreachableError when it does not answer."""
 
@@ -79,6 +88,10 @@ class AdminClient:
 
     def __repr__(self) -> str:
         return f"<AdminClient {self.address}>"
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._client.close()
 
     def read(self, path: str, wanted: type[Row]) -> Row:
         """GET a document of the given type."""
@@ -104,7 +117,12 @@ class AdminClient:
 
         try:
             if response.status_code >= 400:
-                raise DlbctlError(msgspec.json.decode(response.content)["error"])
+                # Other listeners' errors are objects, in the form of OpenAI's API.
+                said = msgspec.json.decode(response.content, type=dict[str, str])
+                raise DlbctlError(f"the router at {self.address} refuses: {said['error']}")
             return msgspec.json.decode(response.content, type=wanted)
-        except (msgspec.DecodeError, KeyError, TypeError) as error:
-            raise UnreachableError(f"what answers at {self.address} is no admin listener of dlbctl") from error
+        except (msgspec.DecodeError, KeyError) as error:
+            raise UnreachableError(
+                f"what answers at {self.address} is no admin listener of dlbctl",
+                hint="the `admin` of a router's configuration says where it is, `listen` is for clients",
+            ) from error

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from dlbctl.commands import output
-from dlbctl.commands.admin_client import ADMIN_HELP, AdminClient, addresses
+from dlbctl.commands.admin_client import ADMIN_HELP, AdminClient, connected
+from dlbctl.core.errors import DlbctlError
 
 if TYPE_CHECKING:
-    pass
+    from rich.console import RenderableType
 
 app = typer.Typer(help="Show the live state of a running router.", no_args_is_help=True)
 
 WATCH_S = 1.0
 
 ADMIN = typer.Option(None, "--admin", metavar="ADDR", help=ADMIN_HELP)
-JSON = typer.Option(False, "--json", help="Print JSON for machines.")
-WATCH = typer.Option(False, "--watch", "-w", help="Refresh every second until Ctrl-C.")
+JSON = typer.Option(
+    False,
+    "--json",
+    help="Print JSON for machines: a list of rows, or, of several routers, an object of lists by admin address.",
+)
+WATCH = typer.Option(
+    False, "--watch", "-w", help="Refresh every second until Ctrl-C; with --json, a line of JSON a second."
+)
 
 
 @app.command()
@@ -29,7 +37,7 @@ def cells(admin: str | None = ADMIN, as_json: bool = JSON, watch: bool = WATCH) 
     from dlbctl.commands.tables import cells_table
     from dlbctl.core.snapshot import CellRow
 
-    _run(admin, "/v1/cells", list[CellRow], cells_table, as_json=as_json, watch=watch)
+    _run(View("/v1/cells", list[CellRow], cells_table), admin, as_json=as_json, watch=watch)
 
 
 @app.command()
@@ -38,7 +46,7 @@ def endpoints(admin: str | None = ADMIN, as_json: bool = JSON, watch: bool = WAT
     from dlbctl.commands.tables import endpoints_table
     from dlbctl.core.snapshot import EndpointRow
 
-    _run(admin, "/v1/endpoints", list[EndpointRow], endpoints_table, as_json=as_json, watch=watch)
+    _run(View("/v1/endpoints", list[EndpointRow], endpoints_table), admin, as_json=as_json, watch=watch)
 
 
 @app.command()
@@ -47,7 +55,7 @@ def servers(admin: str | None = ADMIN, as_json: bool = JSON, watch: bool = WATCH
     from dlbctl.commands.tables import servers_table
     from dlbctl.core.snapshot import ServerRow
 
-    _run(admin, "/v1/servers", list[ServerRow], servers_table, as_json=as_json, watch=watch)
+    _run(View("/v1/servers", list[ServerRow], servers_table), admin, as_json=as_json, watch=watch)
 
 
 @app.command()
@@ -56,42 +64,105 @@ def curves(admin: str | None = ADMIN, as_json: bool = JSON, watch: bool = WATCH)
     from dlbctl.commands.plots import curve_plots
     from dlbctl.core.snapshot import CurveRow
 
-    _run(admin, "/v1/curves", list[CurveRow], curve_plots, as_json=as_json, watch=watch)
+    _run(View("/v1/curves", list[CurveRow], curve_plots), admin, as_json=as_json, watch=watch)
 
 
-def _run(admin: str | None, path: str, rows: Any, render: Callable[[Any], Any], *, as_json: bool, watch: bool) -> None:
-    clients = [AdminClient(address) for address in addresses(admin)]
+@dataclass(frozen=True, slots=True)
+class View:
+    """A document of the admin API, and how people see it."""
 
-    def read() -> dict[str, Any]:
-        return {client.address: client.read(path, rows) for client in clients}
-
-    if watch:
-        _watch(lambda: _rendered(read(), render))
-    elif as_json:
-        found = read()
-        output.show_json(next(iter(found.values())) if len(found) == 1 else found)
-    else:
-        output.show(*_rendered(read(), render))
+    path: str
+    rows: Any
+    render: Callable[[Any], RenderableType]
 
 
-def _rendered(found: dict[str, Any], render: Callable[[Any], Any]) -> list[Any]:
-    """One table a router, headed by its address when there are several."""
-    parts: list[Any] = []
-    for address, rows in found.items():
-        if len(found) > 1:
-            parts.append(f"\n{address}")
-        parts.append(render(rows))
-    return parts
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the routers answered, by address, and the errors of those that did not."""
+
+    rows: dict[str, Any]
+    errors: dict[str, DlbctlError]
+
+    def document(self) -> Any:
+        """For machines: the shape depends on how many routers were asked, not on how many answered."""
+        several = len(self.rows) + len(self.errors) > 1
+        return self.rows if several else next(iter(self.rows.values()), None)
+
+    def parts(self, view: View) -> list[RenderableType]:
+        """For people: one table a router, headed by its address when there are several."""
+        several = len(self.rows) + len(self.errors) > 1
+        parts: list[RenderableType] = []
+        for address, rows in self.rows.items():
+            parts += [f"\n{address}"] if several else []
+            parts.append(view.render(rows))
+        return parts
 
 
-def _watch(render: Callable[[], list[Any]]) -> None:
-    from rich.console import Group
-    from rich.live import Live
+def _run(view: View, admin: str | None, *, as_json: bool, watch: bool) -> None:
+    with connected(admin) as clients:
+        if watch:
+            _watch(clients, view, as_json=as_json)
+        else:
+            _show(_ask(clients, view), view, as_json=as_json)
 
-    with Live(Group(*render()), console=output.console(), screen=False, auto_refresh=False) as live:
+
+def _show(found: Found, view: View, *, as_json: bool) -> None:
+    if found.rows and as_json:
+        output.show_json(found.document())
+    elif found.rows:
+        output.show(*found.parts(view))
+    _raise(found)
+
+
+def _ask(clients: list[AdminClient], view: View) -> Found:
+    """Ask every router; one that does not answer hides none of the others."""
+    found = Found({}, {})
+    for client in clients:
         try:
-            while True:
-                time.sleep(WATCH_S)
-                live.update(Group(*render()), refresh=True)
-        except KeyboardInterrupt:
-            return
+            found.rows[client.address] = client.read(view.path, view.rows)
+        except DlbctlError as error:
+            found.errors[client.address] = error
+    return found
+
+
+def _raise(found: Found) -> None:
+    """End with the error of the routers that did not answer, if there are such."""
+    errors = list(found.errors.values())
+    for error in errors[:-1]:
+        output.complain(error)
+    if errors:
+        raise errors[-1]
+
+
+def _watch(clients: list[AdminClient], view: View, *, as_json: bool) -> None:
+    """Show it every second until Ctrl-C. A router that goes away is said to be, until it is back."""
+    try:
+        found = _ask(clients, view)
+        if not found.rows:
+            _raise(found)
+        if as_json:
+            _stream(clients, view, found)
+        else:
+            _draw(clients, view, found)
+    except KeyboardInterrupt:
+        return
+
+
+def _stream(clients: list[AdminClient], view: View, found: Found) -> None:
+    while True:
+        for error in found.errors.values():
+            output.complain(error)
+        if found.rows:
+            output.show_json(found.document(), on_one_line=True)
+        time.sleep(WATCH_S)
+        found = _ask(clients, view)
+
+
+def _draw(clients: list[AdminClient], view: View, found: Found) -> None:
+    with output.refreshing() as draw:
+        while True:
+            head = f"{time.strftime('%H:%M:%S')}  every {WATCH_S:g} s, Ctrl-C ends"
+            errors = [f"\n{error.message}" for error in found.errors.values()]
+            draw(head, *errors, *found.parts(view))
+            time.sleep(WATCH_S)
+            found = _ask(clients, view)

@@ -2,28 +2,85 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
     from dlbctl.core.errors import DlbctlError
 
-
-def console() -> Console:
-    """Stdout as a rich console: plain text under NO_COLOR and in pipes, where lines are never cut."""
-    from rich.console import Console
-
-    terminal = sys.stdout.isatty()
-    return Console(width=None if terminal else 200, soft_wrap=not terminal, highlight=False)
+# Wider than any line: a figure that was cut to fit a window is a wrong figure. A terminal wraps what is too long.
+_UNCUT = 100_000
 
 
 def show(*parts: RenderableType) -> None:
-    """Print results for people."""
-    screen = console()
+    """Print results for people: plain text under NO_COLOR and in pipes, lines never cut, strings as they are."""
+    screen = _console(width=_UNCUT, soft_wrap=True)
     for part in parts:
-        screen.print(part)
+        screen.print(_literal(part))
+
+
+@contextmanager
+def refreshing() -> Iterator[Callable[..., None]]:
+    """A `show` whose every call replaces what the last one showed; the last picture stays when the block ends.
+
+    Where nothing can be replaced, in a pipe, the pictures follow each other.
+    """
+    from rich.live import Live
+
+    screen = _console()
+    if not screen.is_terminal or screen.is_dumb_terminal:
+        yield show
+        return
+    last: tuple[RenderableType, ...] = ()
+    # A screen of its own is written over in place: no flicker, and no debris when the window changes its size.
+    with Live(console=screen, screen=True, auto_refresh=False) as live:
+
+        def draw(*parts: RenderableType) -> None:
+            nonlocal last
+            last = parts
+            live.update(_Cropped(parts), refresh=True)
+
+        try:
+            yield draw
+        finally:
+            live.stop()
+            show(*last)
+
+
+class _Cropped:
+    """Parts at their natural width: a window that is too narrow shows less of a line, never another line."""
+
+    def __init__(self, parts: tuple[RenderableType, ...]) -> None:
+        self._parts = parts
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.segment import Segment, Segments
+
+        natural = options.update(width=_UNCUT, height=None, no_wrap=True)
+        for part in self._parts:
+            for line in console.render_lines(_literal(part), natural, pad=False):
+                yield Segments([*line, Segment.line()])
+
+
+def _console(**options: Any) -> Console:
+    from rich.console import Console
+
+    # rich itself would leave bold on; without a colour system there are no escapes at all.
+    if os.environ.get("NO_COLOR"):
+        options["color_system"] = None
+    return Console(highlight=False, emoji=False, **options)
+
+
+def _literal(part: RenderableType) -> RenderableType:
+    """Names and addresses may have brackets, which rich would take for styles."""
+    from rich.text import Text
+
+    return Text(part) if isinstance(part, str) else part
 
 
 def show_line(text: str) -> None:
@@ -32,13 +89,12 @@ def show_line(text: str) -> None:
     sys.stdout.flush()
 
 
-def show_json(value: Any) -> None:
-    """Print one JSON document for machines."""
+def show_json(value: Any, *, on_one_line: bool = False) -> None:
+    """Print one JSON document for machines; of several, each is on a line of its own."""
     import msgspec
 
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2)
-    sys.stdout.write(text.decode() + "\n")
-    sys.stdout.flush()
+    text = msgspec.json.encode(value)
+    show_line((text if on_one_line else msgspec.json.format(text, indent=2)).decode())
 
 
 def note(text: str) -> None:

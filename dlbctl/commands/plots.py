@@ -2,67 +2,121 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from dlbctl.commands.tables import seconds
+from dlbctl.core.curve import Curve
 from dlbctl.core.snapshot import CurveRow
 
-WIDTH, HEIGHT = 64, 14
-SAMPLE, LINE, HERE = "o", "·", "X"
+# Ticks: every 3 lines of latency, every 10 columns of load.
+X_TICKS, Y_TICKS = 6, 4
+X_STEP, Y_STEP = 10, 3
+WIDTH, HEIGHT = X_TICKS * X_STEP + 1, Y_TICKS * Y_STEP + 1
+MARGIN = 10  # for the labels of the y axis
+SAMPLE, LINE, BEYOND, HERE = "o", "•", "·", "X"
+# Characters tell them apart; the colours are those that every eye tells apart.
+STYLES = {SAMPLE: "cyan", LINE: "yellow", BEYOND: "yellow", HERE: "bold magenta"}
+# What a tick may be, up to a power of ten.
+_ROUND = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+# No axis ends before or after these.
+_LEAST, _MOST = 1e-9, 1e12
+
+
+class Plot(NamedTuple):
+    """A canvas, its first line the topmost, and the load and latency at its upper right corner."""
+
+    cells: list[list[str]]
+    n_top: float
+    top_s: float
+
+    def mark(self, n: float, latency_s: float, what: str) -> None:
+        """Put a character where a load and a latency are; what lies outside is put on the edge."""
+        column = round(_share(n, self.n_top) * (WIDTH - 1))
+        line = round(_share(latency_s, self.top_s) * (HEIGHT - 1))
+        self.cells[HEIGHT - 1 - line][column] = what
 
 
 def curve_plots(rows: list[CurveRow]) -> RenderableType:
     """One plot for each endpoint and cell."""
     if not rows:
         return Text("no endpoint is known yet")
-    return Group(*(part for row in rows for part in _plot(row)))
+    return Group(*(part for row in rows for part in _shown(row)))
 
 
-def _plot(row: CurveRow) -> list[RenderableType]:
+def _shown(row: CurveRow) -> list[RenderableType]:
     head = Text(f"\n{row.endpoint} in {row.cell}", style="bold")
     if row.curve is None:
-        return [head, Text(f"  no curve: {row.why}")]
-    curve = row.curve
-    facts = (
-        f"  l(n) = {curve.a:.3f} + {curve.b:.4f} * {curve.s:.2f} * softplus((n - {curve.c:.2f}) / {curve.s:.2f}) s"
-        f"   version {curve.version}, {curve.samples:.0f} samples, n {curve.n_min:.1f}..{curve.n_max:.1f},"
-        f" SD ln(1/mu') {curve.sd_log_gradient:.2f}"
+        return [head, Text(f"  no curve: {row.why or 'none was reported'}")]
+    return [head, Text(_facts(row.curve)), _framed(plot(row, row.curve)), _legend(row)]
+
+
+def _facts(curve: Curve) -> str:
+    return (
+        f"  l(n) = {seconds(curve.a)} when idle; from n = {curve.c:.1f} (width {curve.s:.1f}) on"
+        f" +{seconds(curve.b)} per request; at most {curve.capacity_per_server():.3g} requests/s per server\n"
+        f"  fitted to {curve.samples:.0f} samples, n = {curve.n_min:.1f}..{curve.n_max:.1f};"
+        f" SD of ln(1/mu') {curve.sd_log_gradient:.2f}; version {curve.version}"
     )
-    here = f"  {HERE} now: n = {row.load:.2f}, l = {seconds(row.latency_s)}, 1/mu' = {seconds(row.gradient_s)}"
-    return [head, Text(facts), Text(here), _canvas(row)]
 
 
-def _canvas(row: CurveRow) -> Text:
-    curve = row.curve
-    assert curve is not None
-    n_top = max([curve.n_max, row.load, *(b.n for b in row.bins), 1.0]) * 1.05
-    latencies = [curve.latency_s(n_top * column / (WIDTH - 1)) for column in range(WIDTH)]
-    top_s = max([*latencies, *(b.latency_s for b in row.bins)]) * 1.05
-    cells = [[" "] * WIDTH for _ in range(HEIGHT)]
-
-    def mark(n: float, latency_s: float, what: str) -> None:
-        column = round(n / n_top * (WIDTH - 1))
-        line = HEIGHT - 1 - round(latency_s / top_s * (HEIGHT - 1))
-        cells[min(max(line, 0), HEIGHT - 1)][min(max(column, 0), WIDTH - 1)] = what
-
-    for column, latency_s in enumerate(latencies):
-        mark(n_top * column / (WIDTH - 1), latency_s, LINE)
+def plot(row: CurveRow, curve: Curve) -> Plot:
+    """Draw the curve, its samples over it and where the cell is now over both."""
+    n_top = X_TICKS * round_up(max(_drawable(n) for n in (curve.n_max, row.load, *(b.n for b in row.bins))) / X_TICKS)
+    loads = [n_top * column / (WIDTH - 1) for column in range(WIDTH)]
+    line = [curve.latency_s(n) for n in loads]
+    top_s = Y_TICKS * round_up(max(_drawable(s) for s in (*line, *(b.latency_s for b in row.bins))) / Y_TICKS)
+    made = Plot([[" "] * WIDTH for _ in range(HEIGHT)], n_top, top_s)
+    for n, latency_s in zip(loads, line, strict=True):
+        made.mark(n, latency_s, LINE if curve.n_min <= n <= curve.n_max else BEYOND)
     for sample in row.bins:
-        mark(sample.n, sample.latency_s, SAMPLE)
-    mark(row.load, curve.latency_s(row.load), HERE)
-    return _framed(cells, top_s, n_top)
+        made.mark(sample.n, sample.latency_s, SAMPLE)
+    made.mark(row.load, curve.latency_s(row.load), HERE)
+    return made
 
 
-def _framed(cells: list[list[str]], top_s: float, n_top: float) -> Text:
-    styles = {SAMPLE: "cyan", LINE: "green", HERE: "bold red"}
+def round_up(step: float) -> float:
+    """The next round number for a tick, at most half as large again."""
+    power = 10.0 ** math.floor(math.log10(step))
+    return next((digit * power for digit in _ROUND if digit * power >= step), 10.0 * power)
+
+
+def _share(value: float, top: float) -> float:
+    return min(_drawable(value) / top, 1.0)
+
+
+def _drawable(value: float) -> float:
+    """The number, or the nearest that an axis has; a router may report what no clock shows."""
+    return min(max(value, _LEAST), _MOST) if value > 0.0 else _LEAST  # nor not-a-number
+
+
+def _framed(made: Plot) -> Text:
     text = Text()
-    for number, line in enumerate(cells):
-        at_s = top_s * (HEIGHT - 1 - number) / (HEIGHT - 1)
-        text.append(f"{seconds(at_s) if number % 4 == 0 else '':>10} |")
-        for character in line:
-            text.append(character, style=styles.get(character, ""))
+    for number, line in enumerate(made.cells):
+        level = HEIGHT - 1 - number
+        at_tick = level % Y_STEP == 0
+        label = _latency_label(made.top_s * level / (HEIGHT - 1)) if at_tick else ""
+        text.append(f"{label:>{MARGIN}} {'+' if at_tick else '|'}")
+        for character in "".join(line).rstrip():
+            text.append(character, style=STYLES.get(character, ""))
         text.append("\n")
-    text.append(f"{'':>10} +{'-' * WIDTH}\n")
-    text.append(f"{'':>11} 0{n_top:>{WIDTH - 1}.1f}  n = N/k, requests in flight per server")
-    return text
+    rule = ("+" + "-" * (X_STEP - 1)) * X_TICKS + "+"
+    ticks = (f"{made.n_top * tick / X_TICKS:g}" for tick in range(X_TICKS + 1))
+    # Each label is centred under its tick.
+    labels = "".join(f"{tick:^{X_STEP}}" for tick in ticks).rstrip()
+    return text.append(f"{'':>{MARGIN + 2}}{rule}\n{'':>{MARGIN + 3 - X_STEP // 2}}{labels}  n = N/k")
+
+
+def _latency_label(latency_s: float) -> str:
+    return seconds(latency_s) if latency_s else "0"
+
+
+def _legend(row: CurveRow) -> Text:
+    legend = Text(f"{'':>{MARGIN}} ")
+    for character, words in ((SAMPLE, "samples"), (LINE, "fitted"), (BEYOND, "beyond the samples")):
+        legend.append(character, style=STYLES[character]).append(f" {words}   ")
+    now = f" now: n = {row.load:.2f}, l = {seconds(row.latency_s)}, 1/mu' = {seconds(row.gradient_s)}"
+    return legend.append(HERE, style=STYLES[HERE]).append(now)

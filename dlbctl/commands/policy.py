@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import typer
 
 from dlbctl.commands import output
-from dlbctl.commands.admin_client import ADMIN_HELP, AdminClient, addresses
+from dlbctl.commands.admin_client import ADMIN_HELP, AdminClient, connected
 from dlbctl.core.errors import DlbctlError, UsageError
+
+if TYPE_CHECKING:
+    from dlbctl.core.snapshot import EndpointRow
 
 app = typer.Typer(help="Show or switch the policies of a running router.", no_args_is_help=True)
 
@@ -67,24 +71,42 @@ def _check(wanted: dict[str, str]) -> None:
 
 
 def _change(endpoint: str, method: str, body: dict[str, str] | None, admin: str | None, *, as_json: bool) -> None:
-    """Ask every router whether it knows the endpoint, then change them all: all or, as far as can be, none."""
-    from dlbctl.core.snapshot import EndpointRow
-
-    clients = [AdminClient(address) for address in addresses(admin)]
-    for client in clients:
-        known = [row.endpoint for row in client.read("/v1/endpoints", list[EndpointRow])]
-        if endpoint not in known:
-            raise DlbctlError(
-                f"the router at {client.address} has no endpoint {endpoint!r}",
-                hint=f"it has: {', '.join(known) or 'none yet'}",
-            )
-    path = f"/v1/policy/{quote(endpoint, safe='')}"
-    changed = {c.address: c.change(method, path, body, list[EndpointRow]) for c in clients}
-    rows = {address: next(row for row in rows if row.endpoint == endpoint) for address, rows in changed.items()}
+    """Change every router once each has said that it knows the endpoint: all or, as far as can be, none."""
+    with connected(admin) as clients:
+        for client in clients:
+            _check_known(client, endpoint)
+        rows = _change_all(clients, endpoint, method, body)
     if as_json:
         output.show_json(rows)
         return
     for address, row in rows.items():
-        output.show(
-            f"{address}: {endpoint} is on {row.policy}" + (f", cost in use {row.cost}: {row.why}" if row.why else "")
+        for_now = f"; for now on {row.cost}: {row.why}" if row.why else ""
+        output.show(f"{address}: {endpoint} is on {row.policy}{for_now}")
+
+
+def _check_known(client: AdminClient, endpoint: str) -> None:
+    from dlbctl.core.snapshot import EndpointRow
+
+    known = [row.endpoint for row in client.read("/v1/endpoints", list[EndpointRow])]
+    if endpoint not in known:
+        raise DlbctlError(
+            f"the router at {client.address} has no endpoint {endpoint!r}",
+            hint=f"it has: {', '.join(known) or 'none yet'}",
         )
+
+
+def _change_all(
+    clients: list[AdminClient], endpoint: str, method: str, body: dict[str, str] | None
+) -> dict[str, EndpointRow]:
+    from dlbctl.core.snapshot import EndpointRow
+
+    rows: dict[str, EndpointRow] = {}
+    for client in clients:
+        try:
+            found = client.change(method, f"/v1/policy/{quote(endpoint, safe='')}", body, list[EndpointRow])
+        except DlbctlError:
+            if rows:
+                output.note(f"dlbctl: changed before the error: {', '.join(rows)}")
+            raise
+        rows[client.address] = next(row for row in found if row.endpoint == endpoint)
+    return rows

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from dlbctl.core.snapshot import CellRow, EndpointRow, ServerRow
 
@@ -20,11 +22,28 @@ def table(*columns: str, numbers: Iterable[str] = ()) -> Table:
     return made
 
 
+def add(made: Table, *values: str | Text) -> None:
+    """Add a row of literal text: names may have brackets, which rich would take for styles."""
+    made.add_row(*(Text(value) if isinstance(value, str) else value for value in values))
+
+
 def seconds(value: float | None) -> str:
-    """A time in the unit that reads best."""
+    """A time in the unit that reads best, to three digits."""
     if value is None:
         return NOTHING
-    return f"{value * 1e3:.1f} ms" if value < 1.0 else f"{value:.2f} s"
+    if value < 0.9995:
+        return f"{_three_digits(value * 1e3)} ms"
+    return f"{_three_digits(value)} s"
+
+
+def _three_digits(value: float) -> str:
+    if value == 0:
+        return "0"
+    if not 0.01 <= value < 1e6:
+        return f"{value:.3g}"
+    if value < 9.995:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
 def percent(value: float | None) -> str:
@@ -32,21 +51,31 @@ def percent(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.1%}"
 
 
-def state(*, up: bool, routable: bool) -> str:
-    """Up, down, or up with nothing to route to, coloured."""
+def cost(value: float | None, unit: str) -> str:
+    """A cost in its unit."""
+    if value is None or unit == "s":
+        return seconds(value)
+    return f"{value:.2f}"
+
+
+def state(*, up: bool, routable: bool) -> Text:
+    """Up, down, or up with nothing to route to. The word says it; the colour only draws the eye."""
     if routable:
-        return "[green]up[/green]"
-    return "[yellow]idle[/yellow]" if up else "[red]down[/red]"
+        return Text("up", "green")
+    return Text("idle", "yellow") if up else Text("down", "bold red")
 
 
-def cells_table(rows: list[CellRow]) -> Table:
+def cells_table(rows: list[CellRow]) -> RenderableType:
     """Every endpoint in every cell."""
-    numbers = ("K", "RIF", "N/K", "OWN", "QUEUED", "RTT", "LATENCY", "COST", "SHARE", "ERRORS", "AGE")
+    if not rows:
+        return Text("a leaf has no cells; `dlbctl inspect servers` shows its servers")
+    numbers = ("K", "RIF", "N/K", "OURS", "QUEUED", "RTT", "LATENCY", "COST", "SHARE", "ERRORS", "AGE")
     made = table("CELL", "ENDPOINT", "STATE", *numbers, numbers=numbers)
     for row in rows:
-        made.add_row(
+        add(
+            made,
             row.cell,
-            row.endpoint,
+            row.endpoint or NOTHING,
             state(up=row.up, routable=row.routable),
             f"{row.k:g}",
             f"{row.rif:.0f}",
@@ -55,7 +84,7 @@ def cells_table(rows: list[CellRow]) -> Table:
             seconds(row.queued_s),
             seconds(row.rtt_s),
             seconds(row.latency_s),
-            NOTHING if row.cost is None else f"{row.cost:.3f}",
+            cost(row.cost, row.unit),
             percent(row.share),
             percent(row.error_rate),
             seconds(row.age_s),
@@ -63,34 +92,46 @@ def cells_table(rows: list[CellRow]) -> Table:
     return made
 
 
-def endpoints_table(rows: list[EndpointRow]) -> Table:
-    """Every endpoint, its policy and what became of it."""
+def endpoints_table(rows: list[EndpointRow]) -> RenderableType:
+    """Every endpoint and its policy; below, a line for each whose cost is not its policy's or that was switched."""
+    if not rows:
+        return Text("no endpoint is known yet: no server has said what it serves")
     numbers = ("TARGETS", "IN FLIGHT", "TOKENS/BYTE", "OUTPUT")
-    made = table("ENDPOINT", "POLICY", "CONFIGURED", "COST IN USE", *numbers, "WHY", numbers=numbers)
+    made = table("ENDPOINT", "POLICY", "CONFIGURED", "COST IN USE", *numbers, numbers=numbers)
+    notes: list[RenderableType] = []
     for row in rows:
-        policy = f"[yellow]{row.policy} *[/yellow]" if row.overridden else row.policy
-        made.add_row(
+        add(
+            made,
             row.endpoint,
-            policy,
+            Text(f"{row.policy} *", "yellow") if row.overridden else row.policy,
             row.configured_policy,
-            f"{row.cost} [{row.unit}]".replace("[", r"\["),
+            f"{row.cost} [{row.unit}]",
             f"{row.routable}/{row.candidates}",
             str(row.in_flight),
             f"{row.tokens_per_byte:.3f}",
             f"{row.output_tokens:.0f}",
-            row.why or ("switched live; `dlbctl policy revert` undoes it" if row.overridden else ""),
         )
-    return made
+        if row.overridden:
+            notes.append(Text(f"* {row.endpoint}: switched live; `dlbctl policy revert` undoes it", "yellow"))
+        if row.why:
+            notes.append(Text(f"  {row.endpoint}: {row.why}"))
+    return Group(made, *notes)
 
 
-def servers_table(rows: list[ServerRow]) -> Table:
-    """Every server of every leaf."""
+def servers_table(rows: list[ServerRow]) -> RenderableType:
+    """Every server of every leaf; through which leaf it was seen, where a cell has several."""
+    if not rows:
+        return Text("no server is known: no leaf has answered")
+    leaves = {(row.cell, row.leaf) for row in rows}
+    several = len(leaves) > len({cell for cell, _ in leaves})
     numbers = ("IN FLIGHT", "SLOTS", "WEIGHT", "WORK", "RECENT", "ERRORS")
-    made = table("SERVER", "CELL", "STATE", *numbers, "MODELS", numbers=numbers)
+    made = table("SERVER", "CELL", *(["LEAF"] if several else []), "STATE", *numbers, "MODELS", numbers=numbers)
     for row in rows:
-        made.add_row(
+        add(
+            made,
             row.server,
             row.cell,
+            *([row.leaf or NOTHING] if several else []),
             state(up=row.up, routable=row.up and bool(row.models)),
             str(row.in_flight),
             str(row.slots or NOTHING),
@@ -98,6 +139,6 @@ def servers_table(rows: list[ServerRow]) -> Table:
             seconds(row.work_s),
             f"{row.requests:.0f}",
             percent(row.error_rate),
-            ", ".join(row.models),
+            ", ".join(row.models) or NOTHING,
         )
     return made

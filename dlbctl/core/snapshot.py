@@ -14,7 +14,7 @@ from dlbctl.core.samples import Bin
 
 if TYPE_CHECKING:
     from dlbctl.core.endpoint import Endpoint
-    from dlbctl.core.target import Candidate
+    from dlbctl.core.target import Candidate, Target
     from dlbctl.core.tier import Tier
 
 
@@ -22,7 +22,10 @@ class CellRow(Struct, kw_only=True):
     """One endpoint in one cell, as this root sees it.
 
     rif: requests in flight there, all roots'. in_flight: this root's own. share: of this root's recent requests.
-    cost: in the unit of the endpoint's cost in use. age_s: since the cell last reported.
+    k: servers, and load: requests in flight per server. queued_s: waiting work per server, as the fullest leaf
+    reports it. cost: in `unit`, that of the endpoint's cost in use. latency_s: what the cell's curve says for its
+    load. error_rate: of all roots' recent requests. age_s: since the cell last reported. A cell that serves no
+    endpoint, as far as is known, has one row, with an empty one.
     """
 
     cell: str
@@ -33,19 +36,22 @@ class CellRow(Struct, kw_only=True):
     rif: float
     load: float
     in_flight: int
-    queued_s: float | None
-    share: float | None
-    rtt_s: float | None
-    cost: float | None
-    latency_s: float | None
-    error_rate: float | None
-    age_s: float | None
+    queued_s: float | None = None
+    share: float | None = None
+    rtt_s: float | None = None
+    cost: float | None = None
+    unit: str = ""
+    latency_s: float | None = None
+    error_rate: float | None = None
+    age_s: float | None = None
 
 
 class EndpointRow(Struct, kw_only=True):
     """One endpoint: the policy that was configured, the one in force, and the cost actually in use.
 
-    why: says what keeps the policy's own cost from being used, empty when nothing does.
+    why: says what keeps the policy's own cost from being used, empty when nothing does. overridden: an operator
+    switched the policy in the running router. routable: how many of the candidates (cells of a root, servers of a
+    leaf) can be chosen. tokens_per_byte, output_tokens: what was learned of its prompts and answers.
     """
 
     endpoint: str
@@ -63,9 +69,14 @@ class EndpointRow(Struct, kw_only=True):
 
 
 class ServerRow(Struct, kw_only=True):
-    """One server of a leaf."""
+    """One server as one leaf sees it.
+
+    leaf: where a root has asked for it, empty in the leaf's own process. slots: most requests in flight, 0 for no
+    limit. work_s: of standard servers, waiting. requests: recent ones, decayed, and error_rate: of these.
+    """
 
     cell: str
+    leaf: str = ""
     server: str
     address: str
     up: bool
@@ -81,7 +92,8 @@ class ServerRow(Struct, kw_only=True):
 class CurveRow(Struct, kw_only=True):
     """The latency curve of one endpoint in one cell, and where on it the cell works.
 
-    bins: the samples behind it, where they can be had. why: says why there is no curve.
+    load: requests in flight per server. latency_s, gradient_s (1/mu'): what the curve says for it. bins: the
+    samples behind the curve, where they can be had. why: says why there is no curve.
     """
 
     cell: str
@@ -96,7 +108,7 @@ class CurveRow(Struct, kw_only=True):
 
 def cells(tier: Tier, now_s: float) -> list[CellRow]:
     """Every endpoint in every cell of a root tier."""
-    rows = []
+    rows = [_silent(target) for target in tier.targets.values() if not target.candidates]
     for endpoint in tier.endpoints.values():
         endpoint.refresh()
         total = sum(candidate.requests.read(now_s) for candidate in endpoint.candidates.values())
@@ -146,6 +158,20 @@ def curves(tier: Tier, now_s: float) -> list[CurveRow]:
     return rows
 
 
+def _silent(target: Target) -> CellRow:
+    return CellRow(
+        cell=target.name,
+        endpoint="",
+        up=target.up,
+        routable=False,
+        k=0.0,
+        rif=0.0,
+        load=0.0,
+        in_flight=target.in_flight,
+        rtt_s=min(target.rtt_s.values(), default=None),
+    )
+
+
 def _cell(endpoint: Endpoint, candidate: Candidate, total: float, now_s: float) -> CellRow:
     target, curve = candidate.target, candidate.curve
     reports = list(candidate.reports.values())
@@ -164,15 +190,16 @@ def _cell(endpoint: Endpoint, candidate: Candidate, total: float, now_s: float) 
         share=_ratio(candidate.requests.read(now_s), total),
         rtt_s=min(target.rtt_s.values(), default=None),
         cost=candidate.cost if routable else None,
+        unit=endpoint.cost.unit,
         latency_s=curve.latency_s(candidate.load) if curve else None,
         error_rate=_ratio(sum(report.errors for report in reports), requests),
-        age_s=now_s - candidate.reported_s if reports else None,
+        age_s=now_s - candidate.reported_s if candidate.reported_s else None,
     )
 
 
 def _endpoint(endpoint: Endpoint) -> EndpointRow:
     wanted = endpoint.wanted_cost
-    lacking = [c.target.name for c in endpoint.routable if not wanted.ready(c)]
+    lacking = sorted(c.target.name for c in endpoint.routable if not wanted.ready(c))
     why = f"{wanted.name} cannot be told yet for {', '.join(lacking)}" if lacking else ""
     return EndpointRow(
         endpoint=endpoint.name,

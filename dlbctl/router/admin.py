@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import httpx
 import msgspec
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -15,9 +16,11 @@ from starlette.routing import Route
 from dlbctl import __version__
 from dlbctl.core import snapshot
 from dlbctl.core.errors import ConfigError
+from dlbctl.core.samples import pooled
 from dlbctl.core.snapshot import CurveRow, ServerRow
 
 if TYPE_CHECKING:
+    from dlbctl.core.policy import Policy
     from dlbctl.router.router import Router
 
 LEAF_TIMEOUT_S = 2.0
@@ -30,6 +33,25 @@ class LeafView(msgspec.Struct):
 
     servers: list[ServerRow]
     curves: list[CurveRow]
+
+
+Part = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class Switch(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """What PUT /v1/policy/ENDPOINT takes: a whole policy, or its mechanism, its cost or both."""
+
+    policy: Part | None = None
+    mechanism: Part | None = None
+    cost: Part | None = None
+
+    def __post_init__(self) -> None:
+        if (self.policy is None) == (self.mechanism is None and self.cost is None):
+            raise ValueError("give either policy, or mechanism and/or cost")
+
+    def applied_to(self, policy: Policy) -> str:
+        """The policy wanted, in place of the one in force."""
+        return self.policy or f"{self.mechanism or policy.mechanism}/{self.cost or policy.cost}"
 
 
 def leaf_view(router: Router) -> LeafView:
@@ -58,7 +80,8 @@ class Admin:
                 Route("/v1/curves", self.curves),
                 Route("/v1/policy/{endpoint:path}", self.set_policy, methods=["PUT"]),
                 Route("/v1/policy/{endpoint:path}", self.revert_policy, methods=["DELETE"]),
-            ]
+            ],
+            exception_handlers={HTTPException: _not_here},
         )
 
     async def info(self, request: Request) -> Response:  # noqa: ARG002 - Starlette's signature
@@ -86,74 +109,95 @@ class Admin:
 
     async def servers(self, request: Request) -> Response:  # noqa: ARG002
         """Every server of every leaf that answers."""
-        return _json([row for view in await self._leaves() for row in view.servers])
+        rows = [row for view in await self._leaves() for row in view.servers]
+        return _json(sorted(rows, key=lambda row: (row.cell, row.server, row.leaf)))
 
     async def curves(self, request: Request) -> Response:  # noqa: ARG002
         """The curves, with the samples of every leaf that answers."""
         if self._router.tier.role == "leaf":
             return _json(leaf_view(self._router).curves)
+        theirs: dict[tuple[str, str], list[CurveRow]] = {}
+        for view in await self._leaves():
+            for row in view.curves:
+                theirs.setdefault((row.cell, row.endpoint), []).append(row)
         rows = snapshot.curves(self._router.tier, self._router.clock())
-        bins = {(row.cell, row.endpoint): row for view in await self._leaves() for row in view.curves}
         for row in rows:
-            theirs = bins.get((row.cell, row.endpoint))
-            if theirs is not None:
-                row.bins = theirs.bins
-                row.why = row.why and (theirs.why or row.why)
+            _add_samples(row, theirs.get((row.cell, row.endpoint), []))
         return _json(rows)
 
     async def set_policy(self, request: Request) -> Response:
         """Switch an endpoint's policy; requests in flight are not touched."""
-        endpoint = request.path_params["endpoint"]
+        endpoint = self._router.tier.endpoints.get(request.path_params["endpoint"])
+        if endpoint is None:
+            return self._unknown(request)
         try:
-            body = msgspec.json.decode(await request.body(), type=dict[str, str])
+            switch = msgspec.json.decode(await request.body(), type=Switch)
         except msgspec.DecodeError as error:
-            return _error(400, f"the body must be an object of policy, or mechanism and cost: {error}")
-        return self._policy(endpoint, body)
+            return _error(400, f"the body of a policy change: {error}")
+        return self._policy(endpoint.name, switch.applied_to(endpoint.policy))
 
     async def revert_policy(self, request: Request) -> Response:
         """Go back to the configured policy."""
-        return self._policy(request.path_params["endpoint"], {"policy": ""})
+        endpoint = request.path_params["endpoint"]
+        return self._policy(endpoint, "") if endpoint in self._router.tier.endpoints else self._unknown(request)
 
-    def _policy(self, name: str, wanted: dict[str, str]) -> Response:
-        endpoint = self._router.tier.endpoints.get(name)
-        if endpoint is None:
-            known = ", ".join(sorted(self._router.tier.endpoints)) or "none"
-            return _error(404, f"there is no endpoint {name!r}; known: {known}")
-        mechanism, cost = endpoint.policy
-        policy = wanted.get("policy", f"{wanted.get('mechanism', mechanism)}/{wanted.get('cost', cost)}")
+    def _policy(self, endpoint: str, policy: str) -> Response:
+        tier = self._router.tier
         try:
-            self._router.tier.policy_set(self._router.clock(), name, policy)
+            tier.policy_set(self._router.clock(), endpoint, policy)
         except ConfigError as error:
             return _error(400, str(error))
-        return _json(snapshot.endpoints(self._router.tier))
+        return _json(snapshot.endpoints(tier))
+
+    def _unknown(self, request: Request) -> Response:
+        known = ", ".join(sorted(self._router.tier.endpoints)) or "none"
+        return _error(404, f"there is no endpoint {request.path_params['endpoint']!r}; known: {known}")
 
     async def _leaves(self) -> list[LeafView]:
-        """What the leaves show: this process's own, and those that peers answer with."""
-        if self._router.tier.role == "leaf":
-            return [leaf_view(self._router)]
-        now_s = self._router.clock()
+        """What the leaves show: this process's own, and those that peers answer with, under the root's own names."""
+        router = self._router
+        if router.tier.role == "leaf":
+            return [leaf_view(router)]
+        now_s = router.clock()
         views = [
-            LeafView(snapshot.servers(leaf, now_s), snapshot.curves(leaf, now_s))
-            for leaf in self._router.local.values()
+            LeafView(snapshot.servers(leaf, now_s), snapshot.curves(leaf, now_s)) for leaf in router.local.values()
         ]
-        addresses = [
-            address
-            for target in self._router.tier.targets.values()
-            for address in target.addresses[:1]
-            if address not in self._router.local
+        remote = [
+            (target.name, address)
+            for target in router.tier.targets.values()
+            for address in target.addresses
+            if address not in router.local
         ]
-        headers = {"dlb-token": self._router.token.decode()} if self._router.token else {}
+        headers = {"dlb-token": router.token.decode()} if router.token else {}
         async with httpx.AsyncClient(timeout=LEAF_TIMEOUT_S, headers=headers, trust_env=False) as client:
-            found = await asyncio.gather(*(_ask_leaf(client, address) for address in addresses))
+            found = await asyncio.gather(*(_ask_leaf(client, cell, address) for cell, address in remote))
         return views + [view for view in found if view is not None]
 
 
-async def _ask_leaf(client: httpx.AsyncClient, address: str) -> LeafView | None:
+async def _ask_leaf(client: httpx.AsyncClient, cell: str, address: str) -> LeafView | None:
     try:
         response = await client.get(address + INSPECT_PATH)
-        return msgspec.json.decode(response.content, type=LeafView) if response.status_code == 200 else None
+        view = msgspec.json.decode(response.content, type=LeafView) if response.status_code == 200 else None
     except (httpx.HTTPError, msgspec.DecodeError):
         return None  # its absence shows; the rest is worth having
+    if view is not None:
+        for server in view.servers:
+            server.cell, server.leaf = cell, address
+        for curve in view.curves:
+            curve.cell = cell
+    return view
+
+
+def _add_samples(row: CurveRow, leaves: list[CurveRow]) -> None:
+    """Give a cell's curve the samples of its leaves, or say what a leaf says of its absence."""
+    row.bins = leaves[0].bins if len(leaves) == 1 else pooled(b for leaf in leaves for b in leaf.bins)
+    if row.curve is None:
+        row.why = next((leaf.why for leaf in leaves if leaf.why), row.why)
+
+
+async def _not_here(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _error(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
 
 
 def _json(value: Any, status: int = 200) -> Response:

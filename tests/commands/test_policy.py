@@ -1,0 +1,109 @@
+"""`dlbctl policy` as a process: a switch in every router or in none, shown while it lasts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from dlbctl.commands.admin_client import connected
+from dlbctl.commands.policy import set_policy
+from dlbctl.core.errors import ConfigError, DlbctlError, UsageError
+from dlbctl.core.snapshot import EndpointRow
+
+from .conftest import MODEL, OTHER, Routers
+
+CONFIGURED = "discrete/latency"
+
+
+def policies(routers: Routers, name: str = MODEL) -> list[tuple[str, str, bool]]:
+    """In force, configured and whether they differ by a switch, in each router that has the endpoint."""
+    with connected(routers.both) as clients:
+        found = [row for client in clients for row in client.read("/v1/endpoints", list[EndpointRow])]
+    return [(row.policy, row.configured_policy, row.overridden) for row in found if row.endpoint == name]
+
+
+def change(routers: Routers, method: str, body: dict[str, str] | None = None) -> None:
+    with connected(routers.both) as clients:
+        for client in clients:
+            client.change(method, f"/v1/policy/{MODEL}", body, list[EndpointRow])
+
+
+@pytest.fixture
+def reverted(routers: Routers) -> Iterator[Routers]:
+    """The routers, as configured again at the end."""
+    yield routers
+    change(routers, "DELETE")
+
+
+@pytest.mark.parametrize(
+    ("words", "policy"),
+    [
+        (("power-of-d/rif",), "power-of-d/rif"),
+        (("--mechanism", "power-of-d"), "power-of-d/latency"),
+        (("--cost", "gradient"), "discrete/gradient"),
+        (("--cost", "work", "--mechanism", "power-of-d"), "power-of-d/work"),
+    ],
+)
+def test_a_switch_reaches_every_router(words: tuple[str, ...], policy: str, reverted: Routers) -> None:
+    code, out, err = reverted.run("policy", "set", MODEL, *words, "--json", admin=reverted.both)
+    assert (code, err) == (0, "")
+    rows = json.loads(out)
+    assert {address: row["policy"] for address, row in rows.items()} == dict.fromkeys(
+        (reverted.first, reverted.second), policy
+    )
+    assert policies(reverted) == [(policy, CONFIGURED, True)] * 2
+
+
+def test_a_revert_reaches_every_router(reverted: Routers) -> None:
+    change(reverted, "PUT", {"cost": "rif"})
+    code, out, _ = reverted.run("policy", "revert", MODEL, admin=reverted.both)
+    assert (code, out.count(f"{MODEL} is on {CONFIGURED}")) == (0, 2)
+    assert policies(reverted) == [(CONFIGURED, CONFIGURED, False)] * 2
+
+
+def test_drift_is_shown_and_what_the_switch_waits_for(reverted: Routers) -> None:
+    code, out, _ = reverted.run("policy", "set", OTHER, "--cost", "gradient")
+    assert (code, out.startswith(f"{reverted.first}: {OTHER} is on discrete/gradient")) == (0, True)
+    _, out, _ = reverted.run("policy", "show")
+    assert f"* {OTHER}: switched live; `dlbctl policy revert` undoes it" in out
+    line = next(line for line in out.splitlines() if line.startswith(OTHER))
+    assert line.split()[1:4] == ["discrete/gradient", "*", CONFIGURED]
+    assert reverted.run("policy", "revert", OTHER).code == 0
+    assert "switched live" not in reverted.run("policy", "show").out
+
+
+def test_none_is_touched_when_one_lacks_the_endpoint(routers: Routers) -> None:
+    for words in (("set", OTHER, "power-of-d/rif"), ("revert", OTHER)):
+        code, out, err = routers.run("policy", *words, admin=routers.both)
+        assert (code, out) == (1, "")
+        assert f"the router at {routers.second} has no endpoint {OTHER!r}" in err
+        assert f"it has: {MODEL}" in err
+    assert policies(routers, OTHER) == [(CONFIGURED, CONFIGURED, False)]
+
+
+def test_none_is_touched_when_one_does_not_answer(routers: Routers) -> None:
+    code, out, err = routers.run("policy", "set", MODEL, "power-of-d/rif", admin=f"{routers.first},unix:/gone.sock")
+    assert (code, out) == (4, "")
+    assert "unix:/gone.sock" in err
+    assert policies(routers) == [(CONFIGURED, CONFIGURED, False)] * 2
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "said"),
+    [
+        ({}, UsageError, "--mechanism and/or --cost"),
+        ({"policy": ""}, UsageError, "--mechanism and/or --cost"),
+        ({"policy": "discrete/rif", "cost": "rif"}, UsageError, "--mechanism and/or --cost"),
+        ({"policy": "discrete/nope"}, ConfigError, "no cost 'nope'"),
+        ({"policy": "discrete"}, ConfigError, "is not a policy"),
+        ({"mechanism": "nope"}, ConfigError, "--mechanism: there is no mechanism 'nope'"),
+        ({"cost": "nope"}, ConfigError, "--cost: there is no cost 'nope'"),
+    ],
+)
+def test_a_policy_that_is_none_asks_no_router(words: dict[str, str], error: type[DlbctlError], said: str) -> None:
+    given = {"policy": None, "mechanism": None, "cost": None, **words}
+    with pytest.raises(error) as caught:
+        set_policy(MODEL, admin="unix:/nobody.sock", as_json=False, **given)
+    assert said in caught.value.message

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from dlbctl.commands.inspect import app
 from dlbctl.core.snapshot import CellRow, CurveRow, EndpointRow, ServerRow
 from tests.acceptance.commands import REPOSITORY, dlbctl, running
 
@@ -208,3 +210,9 @@ def test_a_figure_is_never_cut_on_a_narrow_terminal(routers: Routers) -> None:
         text = read_to_the_end(terminal).decode()
     assert "…" not in text
     assert MODEL in text.split()
+
+
+def test_the_help_says_which_router_is_asked_by_default() -> None:
+    """Brackets in help are taken for styles and vanish."""
+    told = " ".join(CliRunner().invoke(app, ["cells", "--help"], env={"COLUMNS": "200"}).output.split())
+    assert "(default: DLBCTL_ADMIN, then the local socket, then the fleet of `dlbctl up`)" in told

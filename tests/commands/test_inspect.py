@@ -195,6 +195,11 @@ def test_watching_on_a_terminal_keeps_to_its_own_screen_and_leaves_the_last_pict
     assert b"AGE" in after, "it can still be read, and whole"
 
 
+def test_a_window_that_is_too_low_says_so(routers: Routers) -> None:
+    with on_a_terminal("inspect", "curves", "-w", "--admin", routers.first, columns=80, lines=4) as (_, terminal):
+        assert b"(4 more lines, for a taller window)" in read_until(terminal, b"window)")
+
+
 def test_colour_is_for_terminals_that_want_it(routers: Routers) -> None:
     words = ("inspect", "cells", "--admin", routers.first)
     with on_a_terminal(*words, columns=200) as (_, terminal):

@@ -18,7 +18,7 @@ Row = TypeVar("Row")
 TIMEOUT_S = 5.0
 ADMIN_HELP = (
     "Admin address, unix:PATH or host:port; several with commas "
-    "[default: DLBCTL_ADMIN, then the local socket, then the fleet of `dlbctl up`]."
+    "(default: DLBCTL_ADMIN, then the local socket, then the fleet of `dlbctl up`)."
 )
 
 

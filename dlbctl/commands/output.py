@@ -53,7 +53,7 @@ def refreshing() -> Iterator[Callable[..., None]]:
 
 
 class _Cropped:
-    """Parts at their natural width: a window that is too narrow shows less of a line, never another line."""
+    """Parts at their natural size: a window that is too small shows less of it, and says what of its height."""
 
     def __init__(self, parts: tuple[RenderableType, ...]) -> None:
         self._parts = parts
@@ -62,9 +62,12 @@ class _Cropped:
         from rich.segment import Segment, Segments
 
         natural = options.update(width=_UNCUT, height=None, no_wrap=True)
-        for part in self._parts:
-            for line in console.render_lines(_literal(part), natural, pad=False):
-                yield Segments([*line, Segment.line()])
+        lines = [line for part in self._parts for line in console.render_lines(_literal(part), natural, pad=False)]
+        room = options.size.height
+        if len(lines) > room:
+            lines[room - 1 :] = [[Segment(f"({len(lines) - room + 1} more lines, for a taller window)")]]
+        for line in lines:
+            yield Segments([*line, Segment.line()])
 
 
 def _console(**options: Any) -> Console:

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from dlbctl.commands.inspect import app
 from dlbctl.core.snapshot import CellRow, CurveRow, EndpointRow, ServerRow
 from tests.acceptance.commands import REPOSITORY, dlbctl, running
 
@@ -193,6 +195,11 @@ def test_watching_on_a_terminal_keeps_to_its_own_screen_and_leaves_the_last_pict
     assert b"AGE" in after, "it can still be read, and whole"
 
 
+def test_a_window_that_is_too_low_says_so(routers: Routers) -> None:
+    with on_a_terminal("inspect", "curves", "-w", "--admin", routers.first, columns=80, lines=4) as (_, terminal):
+        assert b"(4 more lines, for a taller window)" in read_until(terminal, b"window)")
+
+
 def test_colour_is_for_terminals_that_want_it(routers: Routers) -> None:
     words = ("inspect", "cells", "--admin", routers.first)
     with on_a_terminal(*words, columns=200) as (_, terminal):
@@ -208,3 +215,9 @@ def test_a_figure_is_never_cut_on_a_narrow_terminal(routers: Routers) -> None:
         text = read_to_the_end(terminal).decode()
     assert "…" not in text
     assert MODEL in text.split()
+
+
+def test_the_help_says_which_router_is_asked_by_default() -> None:
+    """Brackets in help are taken for styles and vanish."""
+    told = " ".join(CliRunner().invoke(app, ["cells", "--help"], env={"COLUMNS": "200"}).output.split())
+    assert "(default: DLBCTL_ADMIN, then the local socket, then the fleet of `dlbctl up`)" in told

@@ -219,8 +219,8 @@ async def switch_policies(folder: Path) -> None:
     async with httpx.AsyncClient(transport=transport, base_url="http://admin") as admin:
         for policy in ("discrete/rif", "power-of-d/gradient", "power-of-d/rif"):
             (await admin.put("/v1/policy/m", json={"policy": policy})).raise_for_status()
-        (await admin.delete("/v1/policy/m")).raise_for_status()
             (await admin.get("/v1/cells")).raise_for_status()  # to look must change nothing
+        (await admin.delete("/v1/policy/m")).raise_for_status()
 
 
 @on_loop

@@ -22,10 +22,10 @@ class Facts(msgspec.Struct):
     @property
     def max_output_tokens(self) -> int:
         """The request's own cap on its answer, 0 for none."""
-        for cap in (self.max_completion_tokens, self.max_tokens):
-            if isinstance(cap, int) and cap > 0:
-                return cap
-        return 0
+        cap = self.max_completion_tokens
+        if not (isinstance(cap, int) and cap > 0):
+            cap = self.max_tokens
+        return cap if isinstance(cap, int) and cap > 0 else 0
 
 
 _DECODER = msgspec.json.Decoder(Facts)

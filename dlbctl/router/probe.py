@@ -90,7 +90,7 @@ class Ping:
         if status == 200:
             self._samples.append(max(0.0, self._router.clock() - self._sent_s - self._residence_s))
 
-    def data(self, pieces: list[bytes], *, complete: bool) -> None:  # noqa: ARG002 - nothing in it
+    def data(self, pieces: list[bytes], complete: bool) -> None:  # noqa: ARG002 - nothing in it
         """Once it is whole, ready for the next."""
         if complete:
             self._upstream = None
@@ -182,7 +182,7 @@ class Subscription:
         if status != 200:
             self._ended.set()
 
-    def data(self, pieces: list[bytes], *, complete: bool) -> None:
+    def data(self, pieces: list[bytes], complete: bool) -> None:
         """Whole lines are states; a rest waits for more. A stream that ends is a leaf that goes away."""
         *lines, self._partial = (self._partial + b"".join(pieces)).split(b"\n")
         self._heard_s = self._router.clock()

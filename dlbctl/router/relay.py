@@ -79,33 +79,41 @@ class Relay:
 
     def _do(self, tier: Tier, action: RequestAction) -> None:
         """Carry out an action of the innermost tier, asking inner and outer tiers until one is final."""
+        router, hops = self._router, self._hops
         while True:
             if isinstance(action, Forward):
-                if not self._hops or self._hops[-1][1] is not action.exchange:
-                    self._hops.append((tier, action.exchange))
-                local = self._router.local.get(action.address)
+                exchange = action.exchange
+                if not hops or hops[-1][1] is not exchange:
+                    hops.append((tier, exchange))
+                local = router.local.get(action.address)
                 if local is None:
-                    self._router.changed()
+                    router.changed()
                     self._send_to(action)
                     return
-                self._written = False
-                self._arrival.root = tier.boot
-                self._arrival.prompt_tokens = action.exchange.prompt_tokens
-                self._arrival.max_output_tokens = round(action.exchange.output_tokens)
-                tier, action = local, local.arrived(self._router.clock(), self._arrival)
+                action = self._enter(local, tier, exchange)
+                tier = local
                 continue
-            if self._hops and self._hops[-1][0] is tier:
-                self._hops.pop()
-            if not self._hops:
-                self._router.changed()
+            if hops and hops[-1][0] is tier:
+                hops.pop()
+            if not hops:
+                router.changed()
                 self._end_with(action)
                 return
-            tier, exchange = self._hops[-1]
+            tier, exchange = hops[-1]
             # That no server of a cell would take it does not mean that the cell is dead.
             failure = self._failure if self._written else Failure.NO_ROOM
-            outer = tier.attempt_failed(self._router.clock(), exchange, failure, self._written, self._answered, False)
+            outer = tier.attempt_failed(router.clock(), exchange, failure, self._written, self._answered, False)
             if not (isinstance(outer, Reject) and failure is Failure.NO_ROOM):
                 action = outer  # else the inner tier knows better why
+
+    def _enter(self, leaf: Tier, root: Tier, exchange: Exchange) -> RequestAction:
+        """Hand the request to a leaf of this process, with what the root already knows of it."""
+        self._written = False
+        arrival = self._arrival
+        arrival.root = root.boot
+        arrival.prompt_tokens = exchange.prompt_tokens
+        arrival.max_output_tokens = int(exchange.output_tokens + 0.5)
+        return leaf.arrived(self._router.clock(), arrival)
 
     def _send_to(self, forward: Forward) -> None:
         self._written = False
@@ -205,14 +213,14 @@ class Relay:
             lines += b"connection: close\r\n"
         return lines
 
-    def data(self, pieces: list[bytes], *, complete: bool) -> None:
+    def data(self, pieces: list[bytes], complete: bool) -> None:
         """More of the answer: sent on in one write, framed anew where its length is not known."""
         data = b""
         now_s = self._router.clock()
         if pieces:
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             if not self._begun:
                 self._begin(now_s)
-            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             self._tail = longer_tail(self._tail, data)
             if self._chunked:
                 data = b"%x\r\n%b\r\n" % (len(data), data)
@@ -222,10 +230,13 @@ class Relay:
         if complete:
             self._complete(data, now_s)
         elif data:
-            self._downstream.transport.write(data)
+            downstream = self._downstream
+            downstream.transport.write(data)
             if self._begun:
                 # The wheel looks at the deadline when it comes by: moving it away is an assignment.
-                self._downstream.deadline_s = min(now_s + self._idle_s, self._total_deadline_s)
+                deadline_s = now_s + self._idle_s
+                total_s = self._total_deadline_s
+                downstream.deadline_s = min(total_s, deadline_s)
 
     def _begin(self, now_s: float) -> None:
         """The first byte of the body: only now is the prompt read, engines send their head before."""
@@ -340,17 +351,18 @@ class Relay:
             self._server = value
 
     def _own_headers(self) -> bytes:
-        """Who answered, in a client's words or a peer's."""
+        """Who answered, in a client's words or a peer's. The innermost tier knows it best."""
         cell, server = self._cell, self._server
-        for tier, exchange in self._hops:
-            if exchange.candidate is not None:
-                label = exchange.candidate.target.label
-                if tier.role == "root":
-                    cell = label
+        if self._hops:
+            tier, exchange = self._hops[-1]
+            candidate = exchange.candidate
+            if candidate is not None:
+                if tier.role == "leaf":
+                    cell, server = tier.cell_label, candidate.target.label
                 else:
-                    cell, server = tier.cell_label, label
-        template = FOR_PEERS if self._peer else FOR_CLIENTS
+                    cell = candidate.target.label
+        identity = self._arrival.id.encode("latin-1")  # as it came in
         if cell and server:
-            return template % (self._arrival.id.encode("latin-1"), cell, server)  # the id as it came in
-        lines = b"x-request-id: %b\r\n" % self._arrival.id.encode("latin-1")
+            return (FOR_PEERS if self._peer else FOR_CLIENTS) % (identity, cell, server)
+        lines = b"x-request-id: %b\r\n" % identity
         return lines + b"x-dlb-cell: %b\r\n" % cell if cell and not self._peer else lines

@@ -30,7 +30,7 @@ class Answered(Protocol):
     def head(self, status: int, reason: bytes, headers: Headers, *, bodiless: bool) -> None:
         """The answer's head. bodiless: no body follows, whatever the headers say."""
 
-    def data(self, pieces: list[bytes], *, complete: bool) -> None:
+    def data(self, pieces: list[bytes], complete: bool) -> None:
         """What one read brought of the body (the head may have come with it). complete: the answer is whole."""
 
     def lost(self, failure: Failure) -> None:
@@ -187,7 +187,7 @@ class Upstream(asyncio.Protocol):
             if self in self.pool.idle:
                 self.pool.idle.remove(self)
         elif exc is None and self._ends_with_connection():
-            waiting.data([], complete=True)
+            waiting.data([], True)
         else:
             waiting.lost(Failure.CLOSED)
 
@@ -213,9 +213,9 @@ class Upstream(asyncio.Protocol):
         pieces, self._pieces = self._pieces, []
         if self._complete:
             self._release()
-            waiting.data(pieces, complete=True)
+            waiting.data(pieces, True)
         else:
-            waiting.data(pieces, complete=False)
+            waiting.data(pieces, False)
 
     # -- the parser's side -------------------------------------------------------------------------------
 

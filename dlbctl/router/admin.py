@@ -39,9 +39,9 @@ Part = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class Switch(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """What PUT /v1/policy/ENDPOINT takes: a whole policy, or its mechanism, its cost or both."""
+    """What PUT /v1/policy/ENDPOINT takes: a whole policy (empty: the configured one), or mechanism, cost or both."""
 
-    policy: Part | None = None
+    policy: str | None = None
     mechanism: Part | None = None
     cost: Part | None = None
 
@@ -51,7 +51,9 @@ class Switch(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
     def applied_to(self, policy: Policy) -> str:
         """The policy wanted, in place of the one in force."""
-        return self.policy or f"{self.mechanism or policy.mechanism}/{self.cost or policy.cost}"
+        if self.policy is not None:
+            return self.policy
+        return f"{self.mechanism or policy.mechanism}/{self.cost or policy.cost}"
 
 
 def leaf_view(router: Router) -> LeafView:

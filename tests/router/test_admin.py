@@ -236,6 +236,9 @@ async def test_a_policy_is_switched_whole_or_by_halves_and_reverted(name: str) -
             assert await asked.policies() == {**configured, name: (policy, True)}
         status, _ = await asked.revert(name)
         assert (status, await asked.policies()) == (200, configured)
+        for policy in ("power-of-d/rif", ""):
+            assert (await asked.switch(name, policy=policy))[0] == 200
+        assert await asked.policies() == configured
         assert (await asked.revert(name))[0] == 200, "twice is no error"
 
 
@@ -246,7 +249,7 @@ async def test_a_policy_is_switched_whole_or_by_halves_and_reverted(name: str) -
         (b"\xff", "malformed"),
         (b"[]", "array"),
         (b"{}", "give either"),
-        (b'{"policy":""}', "length"),
+        (b'{"cost":""}', "length"),
         (b'{"policy":null,"cost":null}', "give either"),
         (b'{"policy":5}', "int"),
         (b'{"polcy":"discrete/rif"}', "unknown field `polcy`"),

@@ -11,7 +11,7 @@ from dlbctl.commands.output import announce
 
 def leaf(
     config: Path | None = typer.Option(
-        None, "--config", "-c", help="Configuration file [default: ./leaf.toml, then /etc/dlbctl/leaf.toml]."
+        None, "--config", "-c", help="Configuration file (default: ./leaf.toml, then /etc/dlbctl/leaf.toml)."
     ),
 ) -> None:
     """Run a leaf router: takes a cell's requests from roots and chooses an inference server for each."""

@@ -11,7 +11,7 @@ from dlbctl.commands.output import announce
 
 def root(
     config: Path | None = typer.Option(
-        None, "--config", "-c", help="Configuration file [default: ./root.toml, then /etc/dlbctl/root.toml]."
+        None, "--config", "-c", help="Configuration file (default: ./root.toml, then /etc/dlbctl/root.toml)."
     ),
 ) -> None:
     """Run a root router: takes client requests and chooses a cell for each."""

@@ -24,11 +24,11 @@ def up(
     fleet: Path | None = typer.Argument(
         None,
         metavar="[FLEET.toml]",
-        help="Regions, engines and delays [default: three regions, nine engines].",
+        help="Regions, engines and delays (default: three regions, nine engines).",
     ),
     lasting: str = typer.Option("", "--for", metavar="60s", help="End by itself after this long."),
     directory: Path | None = typer.Option(
-        None, "--dir", help="Folder for logs, generated TOML and fleet.json [default: a fresh one]."
+        None, "--dir", help="Folder for logs, generated TOML and fleet.json (default: a fresh one)."
     ),
     detach: bool = typer.Option(
         False, "--detach", help="Return when the fleet is ready; it runs on in the background."

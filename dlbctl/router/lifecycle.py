@@ -78,6 +78,8 @@ def _bind_unix(where: str, path: Path) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if path.parent.stat().st_uid not in {0, os.getuid()}:
+            raise ConfigError(f"{where}: the folder of {path} is another user's", hint="give a socket of your own")
         _remove_dead_socket(where, path)
         mask = os.umask(0o177)
         try:

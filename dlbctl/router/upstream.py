@@ -67,7 +67,8 @@ def _is_host(host: str) -> bool:
 
 
 def _not_an_address(url: str) -> ConfigError:
-    return ConfigError(f"{url!r} is not an address of a server", hint="write http://host:port")
+    shown = url.rpartition("@")[2]  # what stands before it may be a password
+    return ConfigError(f"{shown!r} is not an address of a server", hint="write http://host:port")
 
 
 class Pool:

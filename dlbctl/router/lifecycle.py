@@ -30,7 +30,20 @@ CUT_S = 1.0  # for connections that were cut to be gone
 
 
 class HostedServer(uvicorn.Server):
-    """uvicorn's server, its signals left to the life cycle."""
+    """uvicorn's server, its signals left to the life cycle; it waits to be stopped, not asking ten times a second."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._stopped = asyncio.Event()
+
+    def stop(self) -> None:
+        """Accept no more, finish what is under way, end."""
+        self.should_exit = True
+        self._stopped.set()
+
+    async def main_loop(self) -> None:
+        """Nothing to do until then: the dates and limits that uvicorn keeps here are not used."""
+        await self._stopped.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -182,7 +195,7 @@ class Lifecycle:
             # Balancers in front need a moment to see /readyz; at a terminal nobody does.
             await self._until(lambda: False, self._grace_s)
         for server, _ in self._servers:
-            server.should_exit = True
+            server.stop()
         for act in self._on_drain:
             act()
         await self._until(lambda: all(task.done() for task in serving), self._drain_s)

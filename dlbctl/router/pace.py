@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 # While nothing changes a report only says that the leaf lives.
-REST_S = 0.1
+REST_S = 0.25
 
 
 class Pace:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dlbctl.core.events import Arrival, Cancel, Failure, Forward, Reject, RequestAction
 from dlbctl.router.http1 import HOP_BY_HOP, PEER_PREFIX, REASONS, Headers, error_body
-from dlbctl.router.usage import find_usage, longer_tail
+from dlbctl.router.usage import TAIL_BYTES, find_usage
 from dlbctl.router.wheel import NEVER
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Relay:
     _connecting: asyncio.Task[None] | None = None
     _failure = Failure.REFUSED
     _reused = False
+    _keepable = True  # the body is small enough to be kept for a retry
     _written = False
     _answered = False  # the head of an answer is here
     _begun = False  # and the first byte of its body
@@ -124,7 +125,8 @@ class Relay:
             self._total_deadline_s = self._request.received_s + limits.total_s
         pool = self._router.pool(forward.address)
         # A body too large to be kept cannot be sent again, so it must not meet a pooled connection that is closing.
-        upstream = None if forward.fresh or self._too_large_to_keep() else pool.take()
+        self._keepable = len(self._request.body) <= self._downstream.listener.limits.replay_bytes
+        upstream = pool.take() if self._keepable and not forward.fresh else None
         self._reused = upstream is not None
         if upstream is not None:
             self._write_to(upstream)
@@ -166,11 +168,8 @@ class Relay:
         # `tier` and `exchange` are the innermost ones.
         head = self._router.head_for(address, request, exchange, client, to_leaf=tier.role == "root")
         upstream.ask(self, head, request.body, head_request=request.method == b"HEAD")
-        if self._too_large_to_keep():
+        if not self._keepable:
             request.body = b""
-
-    def _too_large_to_keep(self) -> bool:
-        return len(self._request.body) > self._downstream.listener.limits.replay_bytes
 
     def head(self, status: int, reason: bytes, headers: Headers, *, bodiless: bool) -> None:
         """The answer's head: pass it on with our headers in place of the hop's."""
@@ -220,8 +219,9 @@ class Relay:
         if pieces:
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             if not self._begun:
-                self._begin(now_s)
-            self._tail = longer_tail(self._tail, data)
+                self._begin(now_s, complete=complete)
+            # The usage stands in the last bytes.
+            self._tail = (self._tail + data)[-TAIL_BYTES:] if len(data) < TAIL_BYTES else data[-TAIL_BYTES:]
             if self._chunked:
                 data = b"%x\r\n%b\r\n" % (len(data), data)
         if self._head:
@@ -238,12 +238,13 @@ class Relay:
                 total_s = self._total_deadline_s
                 downstream.deadline_s = min(total_s, deadline_s)
 
-    def _begin(self, now_s: float) -> None:
+    def _begin(self, now_s: float, *, complete: bool) -> None:
         """The first byte of the body: only now is the prompt read, engines send their head before."""
         self._begun = True
         for tier, exchange in self._hops:
             tier.first_byte(now_s, exchange)
-        self._set_deadline(now_s + self._idle_s)
+        if not complete:
+            self._set_deadline(now_s + self._idle_s)  # it may be nearer than the first byte's
 
     def _complete(self, data: bytes, now_s: float) -> None:
         self._upstream = None

@@ -20,11 +20,6 @@ _CACHED = (b'"cached_tokens"',)
 _NUMBER = re.compile(rb"\s*:\s*(\d{1,12})\b")
 
 
-def longer_tail(tail: bytes, piece: bytes) -> bytes:
-    """The last TAIL_BYTES of what has passed so far."""
-    return (tail + piece)[-TAIL_BYTES:] if len(piece) < TAIL_BYTES else piece[-TAIL_BYTES:]
-
-
 def find_usage(tail: bytes) -> Usage | None:
     """The token counts in the last bytes of an answer; None when the engine gave none."""
     start = tail.rfind(_USAGE)

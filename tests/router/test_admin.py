@@ -69,7 +69,7 @@ async def admin_of(live: Live) -> AsyncIterator[Api]:
         async with api(base_url=f"http://127.0.0.1:{port}") as asked:
             yield asked
     finally:
-        listener.should_exit = True
+        listener.stop()
         await serving
 
 

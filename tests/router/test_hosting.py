@@ -52,7 +52,7 @@ async def test_uvicorn_calls_our_maker_and_waits_for_our_connections() -> None:
     assert made[0].keywords["server_state"] is server.server_state
     assert server.server_state.connections == set(made)
 
-    server.should_exit = True
+    server.stop()
     await until(lambda: all(recorder.asked_to_stop == 1 for recorder in made))
     assert sock.fileno() == -1, "no further connection is accepted"
     assert not serving.done(), "it waits for those that are left"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dlbctl.commands import output
+from dlbctl.core.errors import UsageError
 
 if TYPE_CHECKING:
     from dlbctl.engine.process import Summary
@@ -62,6 +63,8 @@ def engine(
         faults=faults,
     )
     watch_lifeline()
+    if port and port + count - 1 > 65535:
+        raise UsageError(f"--port {port} --count {count}: there is no port above 65535")
     loaded = _profile(profile, max_num_seqs)
     sockets = bind(host, port, count)
     urls = [address(sock) for sock in sockets]

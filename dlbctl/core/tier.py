@@ -272,7 +272,7 @@ class Tier:
         return Forward(exchange, address, exchange.rule)
 
     def _unknown(self, arrival: Arrival) -> Reject:
-        if not any(target.up for target in self.targets.values()):
+        if not self.routable():
             # Nobody has said yet what is served; a client would not try a 404 again.
             kind = "cell" if self.role == "root" else "server"
             return Reject(503, f"no_routable_{kind}", f"no {kind} answers at present", 1)

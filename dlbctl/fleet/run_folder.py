@@ -76,7 +76,12 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         """Make the folder if need be and take its lock; DlbctlError where another fleet runs in it."""
         self.path = path.absolute()
-        (self.path / "logs").mkdir(parents=True, exist_ok=True)
+        try:
+            (self.path / "logs").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DlbctlError(
+                f"{self.path}: cannot be the fleet's folder: {error.strerror}", hint="choose another --dir"
+            ) from error
         self._lock = _locked(self.path)
         if self._lock is None:
             raise DlbctlError(

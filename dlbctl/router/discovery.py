@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from dlbctl.core.settings import TargetSettings
 
 if TYPE_CHECKING:
     from dlbctl.core.tier import Tier
+
+_LOG = logging.getLogger(__name__)
 
 POLL_DOWN_S = 0.5
 POLL_UP_S = 5.0  # a dead server is noticed by the requests it refuses
@@ -53,8 +56,13 @@ class Discovery:
 
     async def _poll(self, client: httpx.AsyncClient, settings: TargetSettings) -> None:
         misses = 0
+        was_up: bool | None = None
         while True:
             up, refused = await self._ask(client, settings)
+            if up != was_up and not (up and was_up is None):
+                state = "answers" if up else "does not answer, or does not say what it serves; asking on"
+                _LOG.log(logging.INFO if up else logging.WARNING, "server %s %s", settings.addresses[0], state)
+            was_up = up
             misses = 0 if up else misses + 1
             if up or refused or misses >= MISSES_TO_EJECT:
                 self._tier.address_changed(self._clock(), settings.name, settings.addresses[0], up)

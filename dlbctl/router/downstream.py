@@ -59,7 +59,7 @@ class Downstream(asyncio.Protocol):
         self._connections = connections
         self._parser = httptools.HttpRequestParser(self)
         self._request = Request()
-        self._body: list[bytes] = []
+        self._body: bytes | bytearray = b""
         self._waiting: deque[Request] = deque()
         self._pipelined = 0
         self._reading = False  # a request has begun to arrive and is not whole
@@ -189,7 +189,7 @@ class Downstream(asyncio.Protocol):
         if self._upgrading or self._deaf:
             return
         self._request = Request()
-        self._body = []
+        self._body = b""
         self._reading = self._in_head = self._began = True
         self._head_bytes = self._head_most = 0
 
@@ -229,7 +229,12 @@ class Downstream(asyncio.Protocol):
         if self._request.size > self.listener.limits.body_bytes:
             self._refuse(Request.too_large(self.listener.limits))
             return
-        self._body.append(piece)
+        if not self._body:
+            self._body = piece  # most bodies come whole
+        elif isinstance(self._body, bytearray):
+            self._body += piece
+        else:
+            self._body = bytearray(self._body) + piece  # a list of tiny chunks would be thirty times their size
 
     def on_message_complete(self) -> None:
         """The request is whole, unless the parser stopped at an upgrade we do not make."""
@@ -240,8 +245,8 @@ class Downstream(asyncio.Protocol):
             return
         self._upgrading = False
         request = self._request
-        request.body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._body = []
+        request.body = self._body if isinstance(self._body, bytes) else bytes(self._body)
+        self._body = b""
         self._reading = False
         self._ended = True
         self._accept(request)

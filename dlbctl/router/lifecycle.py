@@ -78,6 +78,7 @@ def bind(where: str, address: str) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((host, port))
+        sock.listen(BACKLOG)  # here, where it is heard when the address is taken: uvloop does not tell
     except OSError as error:
         sock.close()
         raise DlbctlError(
@@ -97,6 +98,7 @@ def _bind_unix(where: str, path: Path) -> socket.socket:
         mask = os.umask(0o177)
         try:
             sock.bind(str(path))
+            sock.listen(BACKLOG)
         finally:
             os.umask(mask)
     except OSError as error:

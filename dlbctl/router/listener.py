@@ -6,6 +6,7 @@ import hmac
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -51,9 +52,13 @@ class Listener:
         if own is not None and request.method in {b"GET", b"HEAD"}:
             own(downstream, request)
         elif path.startswith(b"/v1/models/") and request.method in {b"GET", b"HEAD"}:
-            self._model(downstream, request, path.removeprefix(b"/v1/models/").decode("utf-8", "replace"))
+            self._model(downstream, request, unquote(path.removeprefix(b"/v1/models/")))
         elif path.startswith(b"/v1/") or path in NATIVE_PATHS:
-            self._relay(downstream, request)
+            if b"/." in path or b"%2e" in path.lower():
+                # A server that resolves them would be reached outside /v1/.
+                _refuse(downstream, request, 400, "dot_segments", "a path with dot segments is not forwarded")
+            else:
+                self._relay(downstream, request)
         else:
             _refuse(downstream, request, 404, "unknown_path", f"there is nothing at {path.decode('latin-1')}")
 

@@ -120,9 +120,9 @@ class Router:
     def _only_endpoint(self) -> str:
         """A request without a model (an engine's native path) goes to the only endpoint there is."""
         names = self.tier.models() or list(self.tier.endpoints)
-        if len(names) == 1:
-            return names[0]
-        raise BadBodyError(f"the request names no model; `model` may be one of: {', '.join(names) or 'none'}")
+        if len(names) <= 1:
+            return names[0] if names else ""  # the tier says that nobody serves anything yet
+        raise BadBodyError(f"the request names no model; `model` may be one of: {', '.join(names)}")
 
     def _new_id(self) -> str:
         # Ids need to be unique, not unguessable; uuid4 reads the system's entropy for each one.

@@ -334,6 +334,8 @@ def test_a_configured_endpoint_without_a_server_is_503_and_removed_from_the_file
 def test_while_nobody_has_said_what_is_served_a_model_is_503_not_404() -> None:
     tier = Tier(TierSettings("root", "r", (TargetSettings("a", ("http://a:0",)),)), "boot")
     assert refused(tier.arrived(NOW_S, Arrival("id", "m"))).status == 503
+    tier.state_reported(NOW_S, "a", "http://a:0", State(), 0.0)  # its leaf is there and its servers are loading
+    assert refused(tier.arrived(NOW_S, Arrival("id", "m"))).status == 503
     tier.state_reported(NOW_S, "a", "http://a:0", State(endpoints={"n": EndpointState(k=1.0)}), 0.0)
     assert refused(tier.arrived(NOW_S, Arrival("id", "m"))).status == 404
 

@@ -139,6 +139,17 @@ async def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
 
 
 @on_loop
+async def test_two_listeners_on_one_address_are_noticed(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    process = await launch("leaf", leaf_file(tmp_path, "http://127.0.0.1:1", listen=address, peer_listen=address))
+    out, errors = await process.communicate()
+    assert (process.returncode, out) == (1, b"")
+    assert address in errors.decode().splitlines()[0]
+
+
+@on_loop
 async def test_a_bad_configuration_is_code_3_with_its_place_and_the_nearest_key(tmp_path: Path) -> None:
     path = leaf_file(tmp_path, "http://127.0.0.1:1", readyness_grace_s=1.0)
     process = await launch("leaf", path)

@@ -323,3 +323,18 @@ async def test_health_and_models_have_the_shapes_clients_expect() -> None:
         missing = await client.ask(get("/v1/models/none"))
         assert (missing.status, json.loads(missing.body)["error"]["code"]) == (404, "unknown_model")
         assert (await client.ask(get("/metrics"))).status == 404
+
+
+@pytest.mark.parametrize("path", ["/v1/../debug/faults", "/v1/%2e%2e/debug", "/v1/x/%2E/y"])
+@on_loop
+async def test_a_path_that_a_server_could_resolve_to_elsewhere_is_refused(path: str) -> None:
+    async with leaf([server("s", 1)]) as live, client_of(live) as client:
+        answer = await client.ask(get(path))
+        assert (answer.status, json.loads(answer.body)["error"]["code"]) == (400, "dot_segments")
+
+
+@on_loop
+async def test_a_model_is_found_by_its_encoded_name() -> None:
+    async with leaf([server("s", 1, "org/\u043c")]) as live, client_of(live) as client:
+        answer = await client.ask(get("/v1/models/org%2F%D0%BC"))
+        assert (answer.status, json.loads(answer.body)["id"]) == (200, "org/\u043c")

@@ -45,7 +45,6 @@ class Exchange:
     address = ""
     rule = ""
     tried: tuple[str, ...] = ()
-    first_byte_s = 0.0
     prompt_tokens = 0.0
     output_tokens = 0.0
     load_at_arrival = 0.0

@@ -112,10 +112,9 @@ class Tier:
         """The attempt has its connection; the request is on the way."""
         exchange.move(Phase.WAITING)
 
-    def first_byte(self, now_s: float, exchange: Exchange) -> None:
+    def first_byte(self, now_s: float, exchange: Exchange) -> None:  # noqa: ARG002 - events carry their time
         """The first byte of the answer's body is here: the prompt has been read."""
         exchange.move(Phase.STREAMING)
-        exchange.first_byte_s = now_s
         assert exchange.candidate is not None
         exchange.candidate.prefilled(exchange)
 

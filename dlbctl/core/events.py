@@ -32,6 +32,13 @@ class Failure(StrEnum):
     TOTAL_TIMEOUT = "total_timeout"
 
 
+class AdminState(StrEnum):
+    """What an operator wants of an address, apart from how it fares."""
+
+    READY = "ready"
+    DRAIN = "drain"  # nothing new; what is in flight there ends in its own time
+
+
 class Arrival(Struct):
     """A request as the tier sees it: never its text.
 
@@ -114,6 +121,13 @@ class SetTimer(Struct):
     """Call `timer_fired` at this time."""
 
     at_s: float
+
+
+class Drift(Struct, frozen=True):
+    """What an audit found and put right. leaked: exchanges nobody served any more. counts: what was miscounted."""
+
+    leaked: tuple[int, ...] = ()
+    counts: tuple[str, ...] = ()
 
 
 RequestAction: TypeAlias = Forward | Reject | Cancel
@@ -215,6 +229,20 @@ class PolicySet(Struct, tag=True, frozen=True):
     policy: str
 
 
+class AdminSet(Struct, tag=True, frozen=True):
+    """An operator took an address out, or put it back; an empty address is the whole target."""
+
+    target: str
+    address: str
+    state: AdminState
+
+
+class Audited(Struct, tag=True, frozen=True):
+    """The driver counted what is really open: the numbers of the exchanges it still serves."""
+
+    open: tuple[int, ...]
+
+
 class TimerFired(Struct, tag=True, frozen=True):
     """The time asked for with SetTimer has come."""
 
@@ -233,5 +261,7 @@ Event: TypeAlias = (
     | TargetsChanged
     | EndpointsChanged
     | PolicySet
+    | AdminSet
+    | Audited
     | TimerFired
 )

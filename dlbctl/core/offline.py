@@ -16,9 +16,11 @@ from msgspec import Struct
 from dlbctl.core.errors import ConfigError
 from dlbctl.core.events import (
     AddressChanged,
+    AdminSet,
     Arrived,
     AttemptFailed,
     AttemptStarted,
+    Audited,
     Cancel,
     ClientGone,
     Ended,
@@ -159,6 +161,10 @@ def handle(tier: Tier, now_s: float, event: Event) -> Action | None:
             tier.endpoints_changed(event.endpoints)
         case PolicySet():
             tier.policy_set(now_s, event.endpoint, event.policy)
+        case AdminSet():
+            tier.admin_set(now_s, event.target, event.address, event.state)
+        case Audited():
+            tier.audited(now_s, event.open)
         case TimerFired():
             return tier.timer_fired(now_s)
         case _:

@@ -18,19 +18,24 @@ ERROR_HALF_LIFE_S = 10.0
 
 
 class Target:
-    """A cell or a server: its addresses, which of them answer, and what is in flight there."""
+    """A cell or a server: its addresses, which of them take requests, and what is in flight there.
+
+    down: addresses that do not answer. drained: those an operator took out. shut: either; up: not all are shut.
+    """
 
     __slots__ = (
         "_next",
         "addresses",
         "candidates",
         "down",
+        "drained",
         "in_flight",
         "label",
         "models",
         "name",
         "rtt_s",
         "settings",
+        "shut",
         "up",
     )
 
@@ -41,6 +46,8 @@ class Target:
         self.addresses = settings.addresses
         # Nothing is known to answer until the driver says so.
         self.down = set(settings.addresses)
+        self.drained: frozenset[str] = frozenset()
+        self.shut: frozenset[str] = frozenset(settings.addresses)
         self.up = False
         self.models = settings.endpoints
         self.candidates: list[Candidate] = []
@@ -58,25 +65,34 @@ class Target:
         return 0.5 * min(self.rtt_s.values(), default=0.0)
 
     def mark(self, address: str, *, up: bool) -> None:
-        """An address answers or does not. The target is up while any does: a cell only falls with all its leaves."""
+        """An address answers or does not. A cell only falls with all its leaves."""
         if up:
             self.down.discard(address)
         else:
             self.down.add(address)
-        self.up = len(self.down) < len(self.addresses)
+        self._shut()
+
+    def drain(self, addresses: frozenset[str]) -> None:
+        """Take these addresses, and no others, out by hand. What is in flight there stays until it ends."""
+        self.drained = addresses
+        self._shut()
+
+    def _shut(self) -> None:
+        self.shut = self.drained.union(self.down)
+        self.up = len(self.shut) < len(self.addresses)
 
     def has_address_beside(self, tried: tuple[str, ...]) -> bool:
         """Whether an address answers that was not tried."""
-        return any(address not in self.down and address not in tried for address in self.addresses)
+        return any(address not in self.shut and address not in tried for address in self.addresses)
 
     def next_address(self, tried: tuple[str, ...]) -> str | None:
         """The next address in turn that answers and was not tried; None when there is none left."""
-        if len(self.addresses) == 1 and not self.down and not tried:
+        if len(self.addresses) == 1 and not self.shut and not tried:
             return self.addresses[0]
         for _ in self.addresses:
             address = self.addresses[self._next % len(self.addresses)]
             self._next = (self._next + 1) % len(self.addresses)
-            if address not in self.down and address not in tried:
+            if address not in self.shut and address not in tried:
                 return address
         return None
 

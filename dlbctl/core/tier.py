@@ -10,12 +10,15 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
+from dlbctl.core.audit import audit
 from dlbctl.core.endpoint import Endpoint
 from dlbctl.core.errors import ConfigError
 from dlbctl.core.estimator import REST_S, Estimator
 from dlbctl.core.events import (
+    AdminState,
     Arrival,
     Cancel,
+    Drift,
     EndpointState,
     Failure,
     Forward,
@@ -75,6 +78,7 @@ class Tier:
         self.endpoints: dict[str, Endpoint] = {}
         self.exchanges: dict[int, Exchange] = {}
         self.estimators: dict[str, Estimator] = {}
+        self._drained: set[tuple[str, str]] = set()  # target and address, or an empty address for all of it
         self._rng = random.Random(settings.seed)  # noqa: S311 - balance, not secrecy
         self._next_number = 0
         self._state_seq = 0
@@ -194,6 +198,7 @@ class Tier:
         for name, settings in wanted.items():
             if name not in self.targets:
                 self.targets[name] = Target(settings)
+                self._drain(self.targets[name])
                 self._match(self.targets[name])
         for endpoint in self.endpoints.values():
             endpoint.settle()
@@ -213,6 +218,29 @@ class Tier:
         if known is None:
             raise ConfigError(f"there is no endpoint {endpoint!r}", hint=f"one of: {', '.join(self.endpoints)}")
         known.set_policy(Policy.parse(policy) if policy else None)
+
+    def admin_set(self, now_s: float, target: str, address: str, state: AdminState) -> None:  # noqa: ARG002
+        """Take an address out, or put it back; "" for a whole target. ConfigError for what there is not.
+
+        It holds whatever the health of the address, and for a target of that name that comes later.
+        """
+        known = self.targets.get(target)
+        if known is None:
+            raise ConfigError(f"there is no target {target!r}", hint=f"one of: {', '.join(self.targets)}")
+        if address and address not in known.addresses:
+            raise ConfigError(f"{target} has no address {address!r}", hint=f"one of: {', '.join(known.addresses)}")
+        if state is AdminState.DRAIN:
+            self._drained.add((target, address))
+        elif address:
+            self._drained.discard((target, address))
+        else:
+            self._drained = {key for key in self._drained if key[0] != target}
+        self._drain(known)
+        self._settle(known)
+
+    def audited(self, now_s: float, open_: tuple[int, ...]) -> Drift:  # noqa: ARG002
+        """Compare every count with the exchanges that are really open, and put right what differs."""
+        return audit(self, frozenset(open_))
 
     def timer_fired(self, now_s: float) -> SetTimer:
         """Do the piece of slow work that is due (one step of a curve fit) and ask for the next."""
@@ -287,7 +315,7 @@ class Tier:
         """A pooled connection that the server had closed meanwhile: it never saw the request."""
         candidate = exchange.candidate
         assert candidate is not None
-        if candidate not in exchange.endpoint.routable or exchange.address in candidate.target.down:
+        if candidate not in exchange.endpoint.routable or exchange.address in candidate.target.shut:
             return self._retry_elsewhere(now_s, exchange, Failure.CLOSED)
         exchange.move(Phase.CONNECTING)
         return Forward(exchange, exchange.address, "stale-connection", fresh=True)
@@ -319,11 +347,8 @@ class Tier:
         return candidate
 
     def _close(self, exchange: Exchange) -> Candidate:
-        candidate = exchange.candidate
-        assert candidate is not None
-        candidate.give_back(exchange)
-        exchange.move(Phase.DONE)
-        del self.exchanges[exchange.number]
+        candidate = self._release(exchange)
+        self._forget(exchange)
         return candidate
 
     def _forget(self, exchange: Exchange) -> None:
@@ -396,6 +421,10 @@ class Tier:
             for candidate in known.candidates:
                 candidate.forget(address)
         self._settle(known)
+
+    def _drain(self, target: Target) -> None:
+        whole = (target.name, "") in self._drained
+        target.drain(frozenset(a for a in target.addresses if whole or (target.name, a) in self._drained))
 
     def _remove(self, target: Target) -> None:
         del self.targets[target.name]

@@ -23,11 +23,15 @@ import msgspec
 from dlbctl.core.errors import ConfigError
 from dlbctl.core.events import (
     AddressChanged,
+    AdminSet,
+    AdminState,
     Arrival,
     Arrived,
     AttemptFailed,
     AttemptStarted,
+    Audited,
     ClientGone,
+    Drift,
     Ended,
     EndpointsChanged,
     Event,
@@ -243,6 +247,18 @@ class RecordedTier(Tier):
         """See Tier."""
         super().policy_set(now_s, endpoint, policy)
         self._note(now_s, PolicySet(endpoint, policy))
+
+    def admin_set(self, now_s: float, target: str, address: str, state: AdminState) -> None:
+        """See Tier."""
+        super().admin_set(now_s, target, address, state)
+        self._note(now_s, AdminSet(target, address, state))
+
+    def audited(self, now_s: float, open_: tuple[int, ...]) -> Drift:
+        """See Tier. Noted only when it changed something: most audits find nothing."""
+        drift = super().audited(now_s, open_)
+        if drift.leaked or drift.counts:
+            self._note(now_s, Audited(open_))
+        return drift
 
     def timer_fired(self, now_s: float) -> SetTimer:
         """See Tier."""

@@ -6,7 +6,18 @@ import pytest
 
 from dlbctl.core.endpoint import FIRST_OUTPUT_TOKENS, FIRST_TOKENS_PER_BYTE, LEARNING_WEIGHT
 from dlbctl.core.errors import ConfigError
-from dlbctl.core.events import Arrival, EndpointState, Failure, Forward, Reject, RequestAction, State, Usage
+from dlbctl.core.events import (
+    AdminState,
+    Arrival,
+    Drift,
+    EndpointState,
+    Failure,
+    Forward,
+    Reject,
+    RequestAction,
+    State,
+    Usage,
+)
 from dlbctl.core.exchange import Exchange, Phase
 from dlbctl.core.settings import EndpointSettings, Limits, TargetSettings, TierSettings
 from dlbctl.core.tier import FAILURES, MAX_ATTEMPTS, Tier
@@ -444,3 +455,86 @@ def test_only_a_success_is_a_latency_sample(status: int, samples: int) -> None:
     tier.ended(NOW_S + 5.0, exchange, status, None, 2.0)
     bins = tier.estimators["m"].bins(NOW_S + 5.0)
     assert [bin_.latency_s for bin_ in bins] == [3.0] * samples  # the client's stall is not the server's
+
+
+# -- what an operator wants ----------------------------------------------------------------------------------
+
+
+def test_a_drained_server_gets_nothing_new_and_keeps_what_it_has() -> None:
+    tier = leaf(server("a"), server("b"))
+    first = arrive(tier)
+    place = first.address
+    name = next(name for name, target in tier.targets.items() if place in target.addresses)
+    tier.admin_set(NOW_S, name, "", AdminState.DRAIN)
+    assert {arrive(tier).address for _ in range(20)} == {a for n in "ab" for a in (f"http://{n}:1",)} - {place}
+    assert tier.targets[name].in_flight == 1
+    tier.admin_set(NOW_S, name, "", AdminState.READY)
+    assert {arrive(tier).address for _ in range(40)} == {"http://a:1", "http://b:1"}
+
+
+def test_administrative_state_is_apart_from_health_and_survives_a_change_of_targets() -> None:
+    tier = leaf(server("a"), server("b"))
+    tier.admin_set(NOW_S, "a", "", AdminState.DRAIN)
+    tier.address_changed(NOW_S, "a", "http://a:1", False)
+    tier.address_changed(NOW_S, "a", "http://a:1", True)
+    assert not tier.targets["a"].up
+    tier.targets_changed([server("b")])
+    tier.targets_changed([server("a", weight=2.0), server("b")])
+    bring_up(tier)
+    assert not tier.targets["a"].up
+    assert {arrive(tier).address for _ in range(20)} == {"http://b:1"}
+
+
+def test_one_leaf_of_a_cell_drained_leaves_the_other() -> None:
+    tier = cells("x", leaves=2)
+    tier.admin_set(NOW_S, "x", "http://x:0", AdminState.DRAIN)
+    assert {arrive(tier).address for _ in range(6)} == {"http://x:1"}
+    tier.admin_set(NOW_S, "x", "", AdminState.DRAIN)
+    assert refused(tier.arrived(NOW_S, Arrival("id", "m"))).code == "no_routable_cell"
+    tier.admin_set(NOW_S, "x", "", AdminState.READY)
+    assert {arrive(tier).address for _ in range(6)} == {"http://x:0", "http://x:1"}
+
+
+@pytest.mark.parametrize(("target", "address"), [("none", ""), ("a", "http://b:1")])
+def test_what_there_is_not_cannot_be_drained(target: str, address: str) -> None:
+    tier = leaf(server("a"), server("b"))
+    with pytest.raises(ConfigError):
+        tier.admin_set(NOW_S, target, address, AdminState.DRAIN)
+    assert all(known.up for known in tier.targets.values())
+
+
+# -- the audit -----------------------------------------------------------------------------------------------
+
+
+def test_an_audit_of_true_counts_finds_nothing() -> None:
+    tier = leaf(server("a"), server("b"))
+    opened = tuple(arrive(tier).number for _ in range(9))
+    assert tier.audited(NOW_S, opened) == Drift()
+    assert sum(in_flight(tier).values()) == 9
+
+
+def test_an_audit_closes_what_nobody_serves_any_more() -> None:
+    tier = leaf(server("a"))
+    kept, lost = arrive(tier), arrive(tier)
+    assert tier.audited(NOW_S, (kept.number,)) == Drift(leaked=(lost.number,))
+    assert in_flight(tier) == {"a": 1}
+    assert list(tier.exchanges) == [kept.number]
+    tier.client_gone(NOW_S, kept)
+    assert in_flight(tier) == {"a": 0}
+
+
+def test_an_audit_puts_miscounts_right_and_names_them() -> None:
+    tier = leaf(server("a"), server("b"))
+    exchange = arrive(tier)
+    candidate = exchange.candidate
+    assert candidate is not None
+    candidate.in_flight += 2
+    candidate.target.in_flight -= 3
+    exchange.endpoint.in_flight = 7
+    candidate.work_s += 5.0
+    name = candidate.target.name
+    found = tier.audited(NOW_S, (exchange.number,))
+    assert found.counts == (f"{name}: -2 counted, 1 open", f"m at {name}: 3 counted, 1 open", "m: 7 counted, 1 open")
+    assert tier.audited(NOW_S, (exchange.number,)) == Drift()
+    tier.client_gone(NOW_S, exchange)
+    assert candidate.work_s == candidate.in_flight == exchange.endpoint.in_flight == 0

@@ -19,7 +19,19 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dlbctl.core.curve import Curve
 from dlbctl.core.endpoint import Endpoint
-from dlbctl.core.events import Arrival, EndpointState, Event, Failure, Forward, Reject, RequestAction, State, Usage
+from dlbctl.core.events import (
+    AdminState,
+    Arrival,
+    Drift,
+    EndpointState,
+    Event,
+    Failure,
+    Forward,
+    Reject,
+    RequestAction,
+    State,
+    Usage,
+)
 from dlbctl.core.exchange import Exchange, Phase
 from dlbctl.core.offline import VERSION, Action, Entry, Header, outcome, replay
 from dlbctl.core.policy import COSTS, MECHANISMS
@@ -145,7 +157,7 @@ class Sequences(RuleBasedStateMachine):
         target = exchange.candidate.target
         assert self.tier.targets.get(target.name) is target, "removed"
         assert action.address in target.addresses
-        assert action.address not in target.down
+        assert action.address not in target.shut
         sent_to = self.sent_to.setdefault(exchange.number, [])
         if not action.fresh:
             assert action.address not in sent_to
@@ -165,6 +177,18 @@ class Sequences(RuleBasedStateMachine):
     def flap(self, place: int, address: int, up: bool) -> None:
         self.tier.address_changed(self.now_s, f"t{place % 4}", f"http://h{place % 4}:{address % 3}", up)
         self.tier.address_changed(self.now_s, f"t{place % 4}", f"http://h{place % 4}:1", up)
+
+    @rule(place=small, address=small, drain=st.booleans())
+    def administer(self, place: int, address: int, drain: bool) -> None:
+        target = self.tier.targets.get(f"t{place % 4}")
+        if target is not None:
+            which = (*target.addresses, "")[address % (len(target.addresses) + 1)]
+            self.tier.admin_set(self.now_s, target.name, which, AdminState.DRAIN if drain else AdminState.READY)
+
+    @rule()
+    def audit(self) -> None:
+        """Counted another way than below: in ordinary life an audit finds nothing."""
+        assert self.tier.audited(self.now_s, tuple(self.tier.exchanges)) == Drift()
 
     @rule()
     def recover(self) -> None:
@@ -318,6 +342,8 @@ WALK: list[tuple[int, Step]] = [
     (2, lambda m, r: m.expire(any_of(r), r.random() < 0.3)),
     (3, lambda m, r: m.wait(r.choice([0.0, 0.01, 0.5, 5.0]))),
     (3, lambda m, r: m.flap(any_of(r), any_of(r), r.random() < 0.7)),
+    (1, lambda m, r: m.administer(any_of(r), any_of(r), r.random() < 0.3)),
+    (1, lambda m, r: m.audit()),
     (1, lambda m, r: m.recover()),
     (1, lambda m, r: m.retarget([any_of(r) for _ in range(4)])),
     (1, lambda m, r: m.reconfigure(r.choice(["", *POLICIES]), r.choice([0, 0, 4, 9]), set(r.sample(MODELS, 2)))),

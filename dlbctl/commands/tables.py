@@ -65,6 +65,13 @@ def state(*, up: bool, routable: bool) -> Text:
     return Text("idle", "yellow") if up else Text("down", "bold red")
 
 
+def server_state(row: ServerRow) -> Text:
+    """What a server is fit for; one that is well and serves nothing is idle."""
+    if row.state == "up":
+        return state(up=True, routable=bool(row.models))
+    return Text(row.state, "bold red" if row.state in {"down", "ejected"} else "yellow")
+
+
 def cells_table(rows: list[CellRow]) -> RenderableType:
     """Every endpoint in every cell."""
     if not rows:
@@ -96,7 +103,7 @@ def endpoints_table(rows: list[EndpointRow]) -> RenderableType:
     """Every endpoint and its policy; below, a line for each whose cost is not its policy's or that was switched."""
     if not rows:
         return Text("no endpoint is known yet: no server has said what it serves")
-    numbers = ("TARGETS", "IN FLIGHT", "TOKENS/BYTE", "OUTPUT")
+    numbers = ("TARGETS", "IN FLIGHT", "WAITING", "TOKENS/BYTE", "OUTPUT")
     made = table("ENDPOINT", "POLICY", "CONFIGURED", "COST IN USE", *numbers, numbers=numbers)
     notes: list[RenderableType] = []
     for row in rows:
@@ -108,11 +115,14 @@ def endpoints_table(rows: list[EndpointRow]) -> RenderableType:
             f"{row.cost} [{row.unit}]",
             f"{row.routable}/{row.candidates}",
             str(row.in_flight),
+            str(row.waiting),
             f"{row.tokens_per_byte:.3f}",
             f"{row.output_tokens:.0f}",
         )
         if row.overridden:
             notes.append(Text(f"* {row.endpoint}: switched live; `dlbctl policy revert` undoes it", "yellow"))
+        if row.panic:
+            notes.append(Text(f"! {row.endpoint}: panic: all that answer are ejected, and are used anyway", "bold red"))
         if row.why:
             notes.append(Text(f"  {row.endpoint}: {row.why}"))
     return Group(made, *notes)
@@ -132,7 +142,7 @@ def servers_table(rows: list[ServerRow]) -> RenderableType:
             row.server,
             row.cell,
             *([row.leaf or NOTHING] if several else []),
-            state(up=row.up, routable=row.up and bool(row.models)),
+            server_state(row),
             str(row.in_flight),
             str(row.slots or NOTHING),
             f"{row.weight:g}",

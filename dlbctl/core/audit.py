@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from dlbctl.core.events import Drift
-from dlbctl.core.exchange import Phase
-
 if TYPE_CHECKING:
     from dlbctl.core.endpoint import Endpoint
     from dlbctl.core.exchange import Exchange
@@ -18,23 +15,13 @@ if TYPE_CHECKING:
 WORK_TOLERANCE_S = 1e-6
 
 
-def audit(tier: Tier, open_: frozenset[int]) -> Drift:
-    """Close what is not in `open_`, then count everything again. Says what was wrong; nothing is, as a rule."""
-    leaked = [exchange for number, exchange in tier.exchanges.items() if number not in open_]
-    for exchange in leaked:
-        _close(tier, exchange)
+def recount(tier: Tier) -> tuple[str, ...]:
+    """Count everything again from the open exchanges. Says what was wrong; nothing is, as a rule."""
     wrong = _Recount(tier).correct()
     if wrong:
         for endpoint in tier.endpoints.values():
             endpoint.settle()
-    return Drift(tuple(exchange.number for exchange in leaked), tuple(wrong))
-
-
-def _close(tier: Tier, exchange: Exchange) -> None:
-    if exchange.candidate is not None:
-        exchange.candidate.give_back(exchange)
-    exchange.move(Phase.DONE)
-    del tier.exchanges[exchange.number]
+    return wrong
 
 
 class _Recount:
@@ -45,11 +32,13 @@ class _Recount:
         self._at_candidate: Counter[Candidate] = Counter()
         self._at_target: Counter[Target] = Counter()
         self._of_endpoint: Counter[Endpoint] = Counter()
+        self._retrying: Counter[Endpoint] = Counter()
         self._work_s: dict[Candidate, float] = {}
         for endpoint in tier.endpoints.values():
             for candidate in endpoint.candidates.values():
                 self._work_s[candidate] = 0.0
         for exchange in tier.exchanges.values():
+            self._retrying[exchange.endpoint] += exchange.retrying
             if exchange.candidate is not None:
                 self._add(exchange, exchange.candidate)
 
@@ -60,7 +49,7 @@ class _Recount:
         work_s = exchange.prefill_s + exchange.decode_s
         self._work_s[candidate] = self._work_s.get(candidate, 0.0) + work_s
 
-    def correct(self) -> list[str]:
+    def correct(self) -> tuple[str, ...]:
         """Overwrite each count that is not the true one; what they were, in words."""
         wrong = [self._correct_candidate(candidate) for candidate in self._work_s]
         targets = {candidate.target for candidate in self._work_s}.union(self._tier.targets.values())
@@ -70,7 +59,9 @@ class _Recount:
         for endpoint in self._tier.endpoints.values():
             wrong.append(_differs(endpoint.name, endpoint.in_flight, self._of_endpoint[endpoint]))
             endpoint.in_flight = self._of_endpoint[endpoint]
-        return sorted(words for words in wrong if words)
+            wrong.append(_differs(f"retries of {endpoint.name}", endpoint.retrying, self._retrying[endpoint]))
+            endpoint.retrying = self._retrying[endpoint]
+        return tuple(sorted(words for words in wrong if words))
 
     def _correct_candidate(self, candidate: Candidate) -> str:
         name = f"{candidate.endpoint.name} at {candidate.target.name}"

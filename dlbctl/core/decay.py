@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import exp2
+from math import exp2, log
 
 
 class DecayedCount:
@@ -26,6 +26,10 @@ class DecayedCount:
     def read(self, now_s: float) -> float:
         """The count as it weighs now."""
         return self._count * exp2((self._at_s - now_s) / self.half_life_s)
+
+    def rate(self, now_s: float) -> float:
+        """Events per second, as they have come lately."""
+        return self.read(now_s) * log(2.0) / self.half_life_s
 
 
 class Average:

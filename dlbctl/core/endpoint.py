@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dlbctl.core.admission import AdmissionQueue
 from dlbctl.core.decay import Average
+from dlbctl.core.health import Standing
 from dlbctl.core.policy import Cost, Policy
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ FIRST_TOKENS_PER_BYTE = 0.25
 FIRST_OUTPUT_TOKENS = 128.0
 LEARNING_WEIGHT = 0.05
 
+# With fewer requests ending than this nobody can say when there will be room.
+RATE_KNOWN_PER_S = 0.05
+
 
 class Endpoint:
     """Routing state of one endpoint.
@@ -32,7 +37,10 @@ class Endpoint:
     routable: candidates that can be chosen now. policy: in force; an operator's switch overrides the
     configured one. cost: the cost in use, which is the policy's or one it falls back to until every
     routable candidate can tell it (costs in different units must not be compared). rif: in flight at the
-    routable servers, of a leaf; a root's cells report theirs.
+    routable servers, of a leaf; a root's cells report theirs. limited: not every routable candidate may take
+    more. held_until_s: until then some candidate is left alone because it said it is busy. panic: every candidate
+    that answers is ejected, so all of them are routable. retrying: retries under way that the budget counts.
+    Totals since the start: retried, retries_denied (by the budget), queued, waited_s, refused (for want of room).
     """
 
     def __init__(self, settings: EndpointSettings, default_policy: str, *, configured: bool) -> None:
@@ -43,6 +51,15 @@ class Endpoint:
         self.routable: list[Candidate] = []
         self._stale: list[Candidate] = []
         self.limited = False
+        self.held_until_s = 0.0
+        self.panic = False
+        self.queue = AdmissionQueue()
+        self.retrying = 0
+        self.retried = 0
+        self.retries_denied = 0
+        self.queued = 0
+        self.waited_s = 0.0
+        self.refused = 0
         self.tokens_per_byte = Average(FIRST_TOKENS_PER_BYTE, LEARNING_WEIGHT)
         self.output_tokens = Average(FIRST_OUTPUT_TOKENS, LEARNING_WEIGHT)
         self.received: dict[str, int] = {}
@@ -78,10 +95,16 @@ class Endpoint:
         """Work out who can be chosen and on which cost. Called when either may have changed, not per request."""
         for candidate in self.routable:
             candidate.counted = False
-        self.routable = [c for c in self.candidates.values() if c.target.up and c.k > 0]
+        answering = [c for c in self.candidates.values() if c.target.up and c.k > 0]
+        self.routable = [c for c in answering if c.target.health.standing is not Standing.OUT]
+        self.panic = bool(answering) and not self.routable
+        if self.panic:
+            self.routable = answering
         for candidate in self.routable:
             candidate.counted = not candidate.reports
-        self.limited = any(c.target.settings.slots for c in self.routable)
+        self.limited = any(
+            c.target.settings.slots or c.target.health.standing is not Standing.IN for c in self.routable
+        )
         self.rif = sum(c.target.in_flight for c in self.routable if c.counted)
         self.k = sum(c.k for c in self.routable)
         cost = self.wanted_cost
@@ -107,13 +130,25 @@ class Endpoint:
                 candidate.cost = cost.of(candidate)
         self._stale.clear()
 
-    def choose(self, exchange: Exchange, rng: random.Random) -> tuple[Candidate, str] | None:
-        """Pick a candidate the exchange has not tried; None when there is none."""
+    @property
+    def full(self) -> bool:
+        """Whether it has as many requests in flight as it may have."""
+        return 0 < self.settings.limits.max_in_flight <= self.in_flight
+
+    def room_will_come(self, now_s: float, exchange: Exchange) -> bool:
+        """Whether waiting may help: for an end of a request, not for a server that says it is busy."""
+        return any(now_s >= c.busy_until_s and c.target.has_address_beside(exchange.tried) for c in self.routable)
+
+    def expected_wait_s(self, now_s: float, ahead: int) -> float:
+        """How long until so many requests and one more have found room, at the rate at which requests end now."""
+        ends_per_s = sum(candidate.requests.rate(now_s) for candidate in self.candidates.values())
+        return (ahead + 1) / ends_per_s if ends_per_s > RATE_KNOWN_PER_S else 0.0
+
+    def choose(self, now_s: float, exchange: Exchange, rng: random.Random) -> tuple[Candidate, str] | None:
+        """Pick a candidate with room that the exchange has not tried; None when there is none."""
         candidates = self.routable
-        if self.limited:
-            candidates = [
-                c for c in candidates if not c.target.settings.slots or c.target.in_flight < c.target.settings.slots
-            ]
+        if self.limited or now_s < self.held_until_s:
+            candidates = [c for c in candidates if c.admits(now_s)]
         if exchange.tried:
             candidates = [c for c in candidates if c.target.has_address_beside(exchange.tried)]
         if not candidates:

@@ -23,6 +23,7 @@ class Failure(StrEnum):
     """Why an attempt ended without a complete answer."""
 
     REFUSED = "refused"  # no connection: refused, unreachable, name not found, TLS failed
+    UNSEEN = "unseen"  # a pooled connection that the server had closed before the request came
     NO_ROOM = "no_room"  # it is alive and declined the request
     CONNECT_TIMEOUT = "connect_timeout"
     CLOSED = "closed"  # the connection ended before the answer did
@@ -30,6 +31,18 @@ class Failure(StrEnum):
     FIRST_BYTE_TIMEOUT = "first_byte_timeout"
     IDLE_TIMEOUT = "idle_timeout"
     TOTAL_TIMEOUT = "total_timeout"
+    BUSY = "busy"  # it answered 429 or 503: it did not begin
+    LOADING = "loading"  # it answered that its model is still being loaded
+    ERROR = "error"  # it answered with another 5xx
+
+
+class Probe(StrEnum):
+    """What a health probe of a server found."""
+
+    OK = "ok"
+    FAILED = "failed"  # no answer in time, or an error
+    LOADING = "loading"
+    REFUSED = "refused"
 
 
 class AdminState(StrEnum):
@@ -44,7 +57,8 @@ class Arrival(Struct):
 
     prompt_tokens: the root's estimate where there is one; 0 asks this tier for its own, from prompt_bytes.
     max_output_tokens: the request's own cap (or the root's expectation), 0 for none.
-    root: boot id of the root it came through.
+    root: boot id of the root it came through. priority: the more, the sooner it leaves a queue.
+    patience_s: how long its client will wait for it to begin, 0 for ever. replayable: it can be sent twice.
     """
 
     id: str
@@ -53,6 +67,9 @@ class Arrival(Struct):
     prompt_tokens: float = 0.0
     max_output_tokens: int = 0
     root: str = ""
+    priority: int = 0
+    patience_s: float = 0.0
+    replayable: bool = True
 
 
 class Usage(Struct):
@@ -102,6 +119,13 @@ class Forward(Struct):
     fresh: bool = False
 
 
+class Wait(Struct):
+    """Keep the exchange until its turn comes (`Tier.turn`) or this time has passed (`Tier.expired`)."""
+
+    exchange: Exchange
+    until_s: float
+
+
 class Reject(Struct):
     """Answer the client with an error of our own; nothing of an answer has been sent."""
 
@@ -130,7 +154,14 @@ class Drift(Struct, frozen=True):
     counts: tuple[str, ...] = ()
 
 
-RequestAction: TypeAlias = Forward | Reject | Cancel
+RequestAction: TypeAlias = Forward | Wait | Reject | Cancel
+
+
+class Turn(Struct):
+    """One exchange's waiting is over: it is sent, or makes room for one that matters more."""
+
+    exchange: Exchange
+    action: Forward | Reject
 
 
 # Events -------------------------------------------------------------------------------------------------
@@ -152,6 +183,7 @@ class FirstByte(Struct, tag=True, frozen=True):
     """The first byte of the answer's body is here: the prompt has been read."""
 
     exchange: int
+    status: int
 
 
 class Ended(Struct, tag=True, frozen=True):
@@ -164,13 +196,14 @@ class Ended(Struct, tag=True, frozen=True):
 
 
 class AttemptFailed(Struct, tag=True, frozen=True):
-    """The attempt ended without a complete answer."""
+    """The attempt ended without an answer that the client was given. retry_after_s: as the server asked, or 0."""
 
     exchange: int
     failure: Failure
     written: bool
     answered: bool
     reused: bool
+    retry_after_s: float
 
 
 class ClientGone(Struct, tag=True, frozen=True):
@@ -201,6 +234,18 @@ class AddressChanged(Struct, tag=True, frozen=True):
     target: str
     address: str
     up: bool
+
+
+class Probed(Struct, tag=True, frozen=True):
+    """A server was asked whether it is well."""
+
+    target: str
+    address: str
+    result: Probe
+
+
+class TurnAsked(Struct, tag=True, frozen=True):
+    """There may be room for an exchange that waits."""
 
 
 class ModelsLearned(Struct, tag=True, frozen=True):
@@ -257,6 +302,8 @@ Event: TypeAlias = (
     | Expired
     | StateReported
     | AddressChanged
+    | Probed
+    | TurnAsked
     | ModelsLearned
     | TargetsChanged
     | EndpointsChanged

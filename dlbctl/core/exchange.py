@@ -11,30 +11,37 @@ if TYPE_CHECKING:
     from dlbctl.core.target import Candidate
 
 
+NEVER = float("inf")
+
+
 class Phase(IntEnum):
     """What an exchange is waiting for."""
 
-    CONNECTING = 0
-    WAITING = 1  # the request is written, nothing has been answered
-    STREAMING = 2
-    DONE = 3
+    QUEUED = 0  # room: nothing has been sent anywhere
+    CONNECTING = 1
+    WAITING = 2  # the request is written, nothing has been answered
+    STREAMING = 3
+    DONE = 4
 
 
-# MOVES[from][to], in the order of Phase. A retry goes back to CONNECTING, but never once an answer has begun.
-# An outer tier, whose inner one retries by itself, sees the same attempt start twice: WAITING to WAITING.
+# MOVES[from][to], in the order of Phase. A retry goes back to CONNECTING (or QUEUED), but never once an answer
+# has begun. An outer tier, whose inner one retries by itself, sees the same attempt start twice: WAITING to WAITING.
 # A matrix, because a member of an enum in a set costs a Python call to hash.
 MOVES = (
-    (True, True, False, True),
-    (True, True, True, True),
-    (False, False, False, True),
-    (False, False, False, False),
+    (False, True, False, False, True),
+    (True, True, True, False, True),
+    (True, True, True, True, True),
+    (False, False, False, False, True),
+    (False, False, False, False, False),
 )
 
 
 class Exchange:
-    """A request in flight in one tier. Counted against exactly one candidate at a time.
+    """A request in flight in one tier. Counted against one candidate at a time, against none while it is queued.
 
-    number: the tier's own, for logs. load_at_arrival: requests per server in the cell when it came.
+    number: the tier's own, for logs. deadline_s: when its client stops waiting for it to begin. queued_s: when it
+    began to wait for room. retrying: this attempt is charged to the endpoint's budget of retries.
+    load_at_arrival: requests per server in the cell when it came.
     prefill_s, decode_s: the work charged to the server, in seconds of one standard server.
     """
 
@@ -45,6 +52,9 @@ class Exchange:
     address = ""
     rule = ""
     tried: tuple[str, ...] = ()
+    retrying = False
+    deadline_s = NEVER
+    queued_s = 0.0
     prompt_tokens = 0.0
     output_tokens = 0.0
     load_at_arrival = 0.0

@@ -38,7 +38,101 @@ class Timeouts(Struct, frozen=True, forbid_unknown_fields=True):
 class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     """How much of an endpoint may be in flight at once. 0: no limit."""
 
-    max_in_flight: Annotated[int, Meta(description="Most requests in flight; more are answered 503.")] = 0
+    max_in_flight: Annotated[
+        int,
+        Meta(description="Most requests in flight; more wait at a leaf, and are answered 503 by a root."),
+    ] = 0
+
+
+class RetrySettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """When a request whose attempt failed is sent to another target."""
+
+    attempts: Annotated[int, Meta(description="Most attempts for one request, the first included.")] = 3
+    after_sent: Annotated[
+        bool,
+        Meta(
+            description="Also retry when the server may have begun to work on the request: after a 5xx, a time-out or "
+            "a connection that closed before an answer. Without it only what no server began is retried."
+        ),
+    ] = False
+    budget: Annotated[
+        float,
+        Meta(description="Retries under way at once, as a share of the endpoint's requests in flight."),
+    ] = 0.2
+    budget_min: Annotated[int, Meta(description="Retries under way at once that are always allowed.")] = 3
+
+    def check(self, where: str) -> None:
+        """Raise ConfigError for what types cannot say."""
+        if self.attempts < 1:
+            raise ConfigError(f"{where}.attempts: must be at least 1", hint="1 turns retries off")
+        if not 0 <= self.budget <= 1:
+            raise ConfigError(f"{where}.budget: {self.budget:g} is outside 0 to 1")
+        if self.budget_min < 0:
+            raise ConfigError(f"{where}.budget_min: cannot be negative")
+
+
+class HealthSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """When a leaf takes a server for ill, and how it comes back."""
+
+    path: Annotated[
+        str,
+        Meta(description="What is asked to see whether a server is well; `/v1/models` is asked for its models anyway."),
+    ] = "/v1/models"
+    interval_s: Annotated[float, Meta(description="Between two probes of a server that is well.")] = 5.0
+    timeout_s: Annotated[float, Meta(description="Longest wait for the answer to a probe.")] = 5.0
+    fall: Annotated[int, Meta(description="Probes missed in a row that make a server down.")] = 3
+    rise: Annotated[int, Meta(description="Probes answered in a row that bring it back.")] = 2
+    failures: Annotated[
+        int,
+        Meta(
+            description="Requests failed in a row that eject a server: 5xx other than 503, time-outs, broken "
+            "connections. Never 4xx, nor a server that says it is busy. 0: requests eject nobody."
+        ),
+    ] = 5
+    eject_s: Annotated[float, Meta(description="Length of a first ejection; each further one is twice as long.")] = 10.0
+    eject_max_s: Annotated[float, Meta(description="Longest ejection.")] = 300.0
+    max_ejected: Annotated[
+        float,
+        Meta(description="Largest share of a leaf's servers that may be ejected at once; of several, one always may."),
+    ] = 0.5
+    slow_start_s: Annotated[
+        float,
+        Meta(description="Time in which a server that came back gets its whole share again; 0 for at once."),
+    ] = 30.0
+
+    def check(self, where: str) -> None:
+        """Raise ConfigError for what types cannot say."""
+        if not self.path.startswith("/") or not self.path.isprintable() or " " in self.path:
+            raise ConfigError(f"{where}.path: {self.path!r} is no path", hint='for instance "/health"')
+        for name in ("interval_s", "timeout_s", "eject_s", "eject_max_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{where}.{name}: must be positive")
+        for name in ("fall", "rise"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{where}.{name}: must be at least 1")
+        if self.failures < 0:
+            raise ConfigError(f"{where}.failures: cannot be negative", hint="use 0 to turn it off")
+        if not 0 <= self.max_ejected <= 1:
+            raise ConfigError(f"{where}.max_ejected: {self.max_ejected:g} is outside 0 to 1")
+        if not self.slow_start_s >= 0:
+            raise ConfigError(f"{where}.slow_start_s: cannot be negative", hint="use 0 to turn it off")
+
+
+class QueueSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """How many requests of an endpoint may wait at a leaf for a server with room, and how long."""
+
+    size: Annotated[
+        int,
+        Meta(description="Most requests of one endpoint that wait; 0 for none, so that a full leaf says no at once."),
+    ] = 128
+    max_wait_s: Annotated[float, Meta(description="Longest wait; then the request is answered 503.")] = 30.0
+
+    def check(self, where: str) -> None:
+        """Raise ConfigError for what types cannot say."""
+        if self.size < 0:
+            raise ConfigError(f"{where}.size: cannot be negative", hint="use 0 for no queue")
+        if not self.max_wait_s > 0:
+            raise ConfigError(f"{where}.max_wait_s: must be positive")
 
 
 class EndpointSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,6 +151,10 @@ class EndpointSettings(Struct, frozen=True, forbid_unknown_fields=True):
         Timeouts | None,
         Meta(description="In place of the whole table `[timeouts]`, for this endpoint."),
     ] = None
+    retries: Annotated[
+        RetrySettings | None,
+        Meta(description="In place of the whole table `[retries]`, for this endpoint."),
+    ] = None
 
     def check(self, where: str) -> None:
         """Raise ConfigError for a policy that does not exist or a limit that cannot be."""
@@ -68,6 +166,8 @@ class EndpointSettings(Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"{where}.limits.max_in_flight: cannot be negative", hint="use 0 for no limit")
         if self.timeouts is not None:
             self.timeouts.check(f"{where}.timeouts")
+        if self.retries is not None:
+            self.retries.check(f"{where}.retries")
 
 
 class TargetSettings(Struct, frozen=True):
@@ -85,7 +185,10 @@ class TargetSettings(Struct, frozen=True):
 
 
 class TierSettings(Struct, frozen=True):
-    """The whole configuration of one tier; with a seed and the events it determines every action."""
+    """The whole configuration of one tier; with a seed and the events it determines every action.
+
+    max_in_flight: of all endpoints together, waiting ones included; 0 for no limit.
+    """
 
     role: Role
     cell: str
@@ -93,3 +196,7 @@ class TierSettings(Struct, frozen=True):
     endpoints: tuple[EndpointSettings, ...] = ()
     timeouts: Timeouts = field(default_factory=Timeouts)
     seed: int = 0
+    max_in_flight: int = 0
+    retries: RetrySettings = field(default_factory=RetrySettings)
+    health: HealthSettings = field(default_factory=HealthSettings)
+    queue: QueueSettings = field(default_factory=QueueSettings)

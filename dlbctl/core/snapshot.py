@@ -51,7 +51,8 @@ class EndpointRow(Struct, kw_only=True):
 
     why: says what keeps the policy's own cost from being used, empty when nothing does. overridden: an operator
     switched the policy in the running router. routable: how many of the candidates (cells of a root, servers of a
-    leaf) can be chosen. tokens_per_byte, output_tokens: what was learned of its prompts and answers.
+    leaf) can be chosen. waiting: requests in the admission queue. panic: all that answer are ejected, and are used
+    nevertheless. tokens_per_byte, output_tokens: what was learned of its prompts and answers.
     """
 
     endpoint: str
@@ -64,6 +65,8 @@ class EndpointRow(Struct, kw_only=True):
     routable: int
     candidates: int
     in_flight: int
+    waiting: int
+    panic: bool
     tokens_per_byte: float
     output_tokens: float
 
@@ -71,8 +74,10 @@ class EndpointRow(Struct, kw_only=True):
 class ServerRow(Struct, kw_only=True):
     """One server as one leaf sees it.
 
-    leaf: where a root has asked for it, empty in the leaf's own process. slots: most requests in flight, 0 for no
-    limit. work_s: of standard servers, waiting. requests: recent ones, decayed, and error_rate: of these.
+    leaf: where a root has asked for it, empty in the leaf's own process. state: `up`, `down`, `loading`, `drained`,
+    `ejected`, `trial` (one request at a time, to see whether it is well) or `slow start`. slots: most requests in
+    flight, 0 for no limit. work_s: of standard servers, waiting. requests: recent ones, decayed, and error_rate: of
+    these.
     """
 
     cell: str
@@ -80,6 +85,7 @@ class ServerRow(Struct, kw_only=True):
     server: str
     address: str
     up: bool
+    state: str
     models: tuple[str, ...]
     in_flight: int
     slots: int
@@ -133,6 +139,7 @@ def servers(tier: Tier, now_s: float) -> list[ServerRow]:
                 server=target.name,
                 address=target.addresses[0],
                 up=target.up,
+                state=target.state,
                 models=target.models,
                 in_flight=target.in_flight,
                 slots=target.settings.slots,
@@ -212,6 +219,8 @@ def _endpoint(endpoint: Endpoint) -> EndpointRow:
         routable=len(endpoint.routable),
         candidates=len(endpoint.candidates),
         in_flight=endpoint.in_flight,
+        waiting=len(endpoint.queue),
+        panic=endpoint.panic,
         tokens_per_byte=endpoint.tokens_per_byte.value,
         output_tokens=endpoint.output_tokens.value,
     )

@@ -6,21 +6,27 @@ from typing import TYPE_CHECKING
 
 from dlbctl.core.decay import DecayedCount
 from dlbctl.core.events import EndpointState
+from dlbctl.core.health import Health, Standing
 from dlbctl.core.on_the_way import OnTheWay
 
 if TYPE_CHECKING:
     from dlbctl.core.curve import Curve
     from dlbctl.core.endpoint import Endpoint
     from dlbctl.core.exchange import Exchange
-    from dlbctl.core.settings import TargetSettings
+    from dlbctl.core.settings import HealthSettings, TargetSettings
 
 ERROR_HALF_LIFE_S = 10.0
+# A target that says it is busy is left alone for so long, twice as long after each time in a row.
+BUSY_FIRST_S = 0.1
+BUSY_MAX_S = 5.0
+RETRY_AFTER_MAX_S = 60.0
 
 
 class Target:
     """A cell or a server: its addresses, which of them take requests, and what is in flight there.
 
     down: addresses that do not answer. drained: those an operator took out. shut: either; up: not all are shut.
+    share: of its weight, while it comes back. ejections: so far.
     """
 
     __slots__ = (
@@ -29,18 +35,24 @@ class Target:
         "candidates",
         "down",
         "drained",
+        "ejections",
+        "health",
         "in_flight",
         "label",
         "models",
         "name",
         "rtt_s",
         "settings",
+        "share",
         "shut",
         "up",
     )
 
-    def __init__(self, settings: TargetSettings) -> None:
+    def __init__(self, settings: TargetSettings, health: HealthSettings) -> None:
         self.settings = settings
+        self.health = Health(health)
+        self.ejections = 0
+        self.share = 1.0
         self.name = settings.name
         self.label = settings.name.encode()  # the name as it stands in headers
         self.addresses = settings.addresses
@@ -63,6 +75,26 @@ class Target:
     def tau_s(self) -> float:
         """One-way network latency: half the least round trip to any of its addresses."""
         return 0.5 * min(self.rtt_s.values(), default=0.0)
+
+    @property
+    def state(self) -> str:
+        """In a word, for people: the gravest first."""
+        if len(self.down) == len(self.addresses):
+            return "loading" if self.health.loading else "down"
+        if not self.up:
+            return "drained"
+        if self.health.standing is not Standing.IN:
+            return str(self.health.standing)
+        return "slow start" if self.share < 1.0 else "up"
+
+    def reweigh(self, now_s: float) -> None:
+        """Give it the share of its weight that is due by now."""
+        share = self.health.share(now_s)
+        if share != self.share:
+            self.share = share
+            for candidate in self.candidates:
+                candidate.weight = self.settings.weight * share
+                candidate.endpoint.touch(candidate)
 
     def mark(self, address: str, *, up: bool) -> None:
         """An address answers or does not. A cell only falls with all its leaves."""
@@ -100,11 +132,14 @@ class Target:
 class Candidate:
     """One endpoint at one target: the reported state, what this tier has sent there, the cost of sending more.
 
-    Satisfies `policy.View`. Counts are never reset while an exchange is open: a target that is removed and
-    added again gets new candidates, and old exchanges give back to the old ones.
+    Satisfies `policy.View`. busy: times in a row that it said it is; busy_until_s: it is left alone until then.
+    Counts are never reset while an exchange is open: a target that is removed and added again gets new candidates,
+    and old exchanges give back to the old ones.
     """
 
     __slots__ = (
+        "busy",
+        "busy_until_s",
         "cost",
         "counted",
         "curve",
@@ -128,7 +163,7 @@ class Candidate:
     def __init__(self, endpoint: Endpoint, target: Target) -> None:
         self.endpoint = endpoint
         self.target = target
-        self.weight = target.settings.weight
+        self.weight = target.settings.weight * target.share
         self.in_flight = 0
         self.work_s = 0.0
         self.stale = False
@@ -136,7 +171,9 @@ class Candidate:
         self.load = 0.0
         self.cost = 0.0
         self.tau_s = target.tau_s
-        self.k = self.weight
+        self.k = target.settings.weight
+        self.busy = 0
+        self.busy_until_s = 0.0
         self.on_the_way = OnTheWay()
         self.reports: dict[str, EndpointState] = {}
         self.reported_s = 0.0
@@ -152,6 +189,25 @@ class Candidate:
     def rif(self) -> float:
         """Requests in flight at the target as far as this tier can know."""
         return self.load * self.k
+
+    def admits(self, now_s: float) -> bool:
+        """Whether one more may be sent there now."""
+        target = self.target
+        slots = target.settings.slots
+        return (
+            now_s >= self.busy_until_s
+            and (not slots or target.in_flight < slots)
+            and (target.health.trial is None or self.endpoint.panic)
+        )
+
+    def hold(self, now_s: float, retry_after_s: float) -> None:
+        """It said that it is busy: leave it alone for a while, or as long as it asked."""
+        if now_s < self.busy_until_s:
+            return  # requests that were sent together are declined together
+        own_s = min(BUSY_FIRST_S * 2.0 ** min(self.busy, 10), BUSY_MAX_S)
+        self.busy += 1
+        self.busy_until_s = now_s + max(own_s, min(retry_after_s, RETRY_AFTER_MAX_S))
+        self.endpoint.held_until_s = max(self.endpoint.held_until_s, self.busy_until_s)
 
     def take(self, now_s: float, exchange: Exchange) -> None:
         """Count the exchange here."""

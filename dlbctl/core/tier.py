@@ -8,14 +8,13 @@ that was recorded can be run again offline, and the simulator runs this very cod
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from math import ceil
 
-from dlbctl.core.audit import audit
+from dlbctl.core.admission import order
+from dlbctl.core.audit import recount
 from dlbctl.core.endpoint import Endpoint
-from dlbctl.core.errors import ConfigError
-from dlbctl.core.estimator import REST_S, Estimator
+from dlbctl.core.estimator import REST_S
 from dlbctl.core.events import (
-    AdminState,
     Arrival,
     Cancel,
     Drift,
@@ -26,72 +25,69 @@ from dlbctl.core.events import (
     RequestAction,
     SetTimer,
     State,
+    Turn,
     Usage,
+    Wait,
 )
 from dlbctl.core.exchange import Exchange, Phase
-from dlbctl.core.policy import Policy
-from dlbctl.core.settings import (
-    DEFAULT_POLICY,
-    EndpointSettings,
-    TargetSettings,
-    TierSettings,
-    Timeouts,
-)
-from dlbctl.core.target import Candidate, Target
+from dlbctl.core.health import Standing
+from dlbctl.core.settings import RetrySettings, TierSettings, Timeouts
+from dlbctl.core.surroundings import Surroundings
+from dlbctl.core.target import Candidate
 
-MAX_ATTEMPTS = 3
 MAX_ROOTS_REMEMBERED = 64
 
-# What the client is told when an attempt fails for good: status, code, words.
-FAILURES: dict[Failure, tuple[int, str, str] | tuple[int, str, str, int]] = {
+# What the client is told when an attempt fails for good: status, code, words, Retry-After [s] (0 for none).
+FAILURES: dict[Failure, tuple[int, str, str, int]] = {
     Failure.NO_ROOM: (503, "no_room", "no server that was asked has room for the request at present", 1),
-    Failure.REFUSED: (502, "upstream_unreachable", "no connection to the inference server"),
-    Failure.CONNECT_TIMEOUT: (
-        504,
-        "upstream_connect_timeout",
-        "connecting to the inference server took too long",
-    ),
-    Failure.CLOSED: (502, "upstream_closed", "the inference server closed the connection before it answered"),
-    Failure.PROTOCOL: (502, "upstream_protocol_error", "the inference server's answer is not valid HTTP"),
+    Failure.BUSY: (503, "upstream_busy", "every server that was asked says that it is busy", 1),
+    Failure.LOADING: (503, "model_loading", "the inference server is still loading its model", 1),
+    Failure.ERROR: (502, "upstream_error", "the inference server answered with an error", 0),
+    Failure.REFUSED: (502, "upstream_unreachable", "no connection to the inference server", 0),
+    Failure.UNSEEN: (502, "upstream_closed", "the inference server closed the connection before it answered", 0),
+    Failure.CONNECT_TIMEOUT: (504, "upstream_connect_timeout", "connecting to the inference server took too long", 0),
+    Failure.CLOSED: (502, "upstream_closed", "the inference server closed the connection before it answered", 0),
+    Failure.PROTOCOL: (502, "upstream_protocol_error", "the inference server's answer is not valid HTTP", 0),
     Failure.FIRST_BYTE_TIMEOUT: (
         504,
         "upstream_first_byte_timeout",
         "the inference server did not begin to answer in time",
+        0,
     ),
-    Failure.IDLE_TIMEOUT: (504, "upstream_idle_timeout", "the inference server fell silent"),
-    Failure.TOTAL_TIMEOUT: (504, "total_timeout", "the request took longer than it may"),
+    Failure.IDLE_TIMEOUT: (504, "upstream_idle_timeout", "the inference server fell silent", 0),
+    Failure.TOTAL_TIMEOUT: (504, "total_timeout", "the request took longer than it may", 0),
 }
+# Attempts that failed this way reached nobody, so trying again costs no server anything.
+REACHED_NOBODY = frozenset({Failure.REFUSED, Failure.UNSEEN, Failure.CONNECT_TIMEOUT, Failure.NO_ROOM})
+# Ways to fail that leave no doubt that the server did not begin.
+NOT_BEGUN = frozenset({Failure.BUSY, Failure.LOADING})
+# Ways to fail in which somebody answered.
+ANSWERS = frozenset({Failure.BUSY, Failure.LOADING, Failure.ERROR, Failure.NO_ROOM})
+# Ways to fail that say nothing against a server's work (whether it answers at all is for probes to say).
+NO_ILL_HEALTH = frozenset({*REACHED_NOBODY, *NOT_BEGUN, Failure.TOTAL_TIMEOUT}) - {Failure.CONNECT_TIMEOUT}
+DOWN_AT_ONCE = frozenset({Failure.REFUSED, Failure.LOADING})
+BUSY_STATUSES = frozenset({429, 503})
 
 
-class Tier:
-    """One tier's routing state.
-
-    boot: identifies this run of the router to its peers. `exchanges` holds what is open, by number.
-    """
+class Tier(Surroundings):
+    """One tier's routing state: its surroundings, and `exchanges`, what is open, by number."""
 
     def __init__(self, settings: TierSettings, boot: str) -> None:
-        self.settings = settings
-        self.boot = boot
-        self.role = settings.role
         self.cell_label = settings.cell.encode()  # as it stands in headers
-        self.targets: dict[str, Target] = {}
-        self.endpoints: dict[str, Endpoint] = {}
         self.exchanges: dict[int, Exchange] = {}
-        self.estimators: dict[str, Estimator] = {}
-        self._drained: set[tuple[str, str]] = set()  # target and address, or an empty address for all of it
         self._rng = random.Random(settings.seed)  # noqa: S311 - balance, not secrecy
         self._next_number = 0
         self._state_seq = 0
-        self.endpoints_changed(settings.endpoints)
-        self.targets_changed(settings.targets)
+        self._shed: list[Exchange] = []  # out of their queue, to be told so with the next turn
+        super().__init__(settings, boot)
 
     def __repr__(self) -> str:
         return f"<Tier {self.role} {self.settings.cell}: {len(self.targets)} targets, {len(self.exchanges)} open>"
 
     # -- a request's events, in the order of its life ----------------------------------------------------
 
-    def arrived(self, now_s: float, arrival: Arrival) -> Forward | Reject:
-        """A request has been read whole: forward it, or refuse it with nothing counted."""
+    def arrived(self, now_s: float, arrival: Arrival) -> Forward | Wait | Reject:
+        """A request has been read whole: forward it, have it wait, or refuse it with nothing counted."""
         endpoint = self.endpoints.get(arrival.endpoint)
         if endpoint is None:
             return self._unknown(arrival)
@@ -99,16 +95,20 @@ class Tier:
             self._count_received(endpoint, arrival.root)
         if not (endpoint.configured or endpoint.candidates):
             return self._unknown(arrival)
-        limit = endpoint.settings.limits.max_in_flight
-        if limit and endpoint.in_flight >= limit:
-            return Reject(503, "endpoint_full", f"{endpoint.name} has {limit} requests in flight, its limit", 1)
+        if 0 < self.settings.max_in_flight <= len(self.exchanges):
+            endpoint.refused += 1
+            return Reject(503, "router_full", "this router has as many requests in flight as it may have", 1)
         self._next_number += 1
         exchange = Exchange(self._next_number, arrival, endpoint, now_s)
+        if arrival.patience_s:
+            exchange.deadline_s = now_s + arrival.patience_s
         if endpoint.rif:
-            exchange.load_at_arrival = endpoint.rif / endpoint.k
+            exchange.load_at_arrival = (endpoint.rif + len(endpoint.queue)) / endpoint.k
         endpoint.estimate(exchange)
-        action = self._forward(now_s, exchange)
-        if exchange.attempts:
+        action = self._place(now_s, exchange)
+        if isinstance(action, Reject):
+            endpoint.refused += 1
+        else:
             self.exchanges[exchange.number] = exchange
         return action
 
@@ -116,134 +116,111 @@ class Tier:
         """The attempt has its connection; the request is on the way."""
         exchange.move(Phase.WAITING)
 
-    def first_byte(self, now_s: float, exchange: Exchange) -> None:  # noqa: ARG002 - events carry their time
+    def first_byte(self, now_s: float, exchange: Exchange, status: int) -> None:
         """The first byte of the answer's body is here: the prompt has been read."""
         exchange.move(Phase.STREAMING)
-        assert exchange.candidate is not None
-        exchange.candidate.prefilled(exchange)
+        candidate = exchange.candidate
+        assert candidate is not None
+        candidate.prefilled(exchange)
+        # A stream may last minutes; that it has begun is enough for a server on trial.
+        if candidate.target.health.trial is exchange and status < 500:
+            self._went_well(now_s, exchange, candidate)
 
     def ended(self, now_s: float, exchange: Exchange, status: int, usage: Usage | None, stalled_s: float) -> None:
         """The answer is complete. stalled_s is the client's own slowness, which no curve should learn."""
-        candidate = self._close(exchange)
+        candidate = self._release(exchange)
+        self._forget(exchange)
         candidate.requests.add(now_s)
-        if status >= 500:
-            candidate.errors.add(now_s)
         if usage is not None:
             exchange.endpoint.learn(exchange.arrival, usage)
+        if status in BUSY_STATUSES:
+            candidate.errors.add(now_s)
+            self._went_wrong(now_s, exchange, candidate, Failure.BUSY, 0.0)
+        elif status >= 500:
+            candidate.errors.add(now_s)
+            self._went_wrong(now_s, exchange, candidate, Failure.ERROR, 0.0)
+        else:
+            self._went_well(now_s, exchange, candidate)
         if status < 400:
             estimator = self.estimators.get(exchange.endpoint.name)
             if estimator is not None:
                 estimator.add(now_s, exchange.load_at_arrival, now_s - exchange.arrived_s - stalled_s)
 
     def attempt_failed(
-        self, now_s: float, exchange: Exchange, failure: Failure, written: bool, answered: bool, reused: bool
+        self,
+        now_s: float,
+        exchange: Exchange,
+        failure: Failure,
+        written: bool,
+        answered: bool,
+        reused: bool,
+        retry_after_s: float,
     ) -> RequestAction:
         """The attempt is lost. A retry is safe only while nothing was answered and nothing was done twice."""
         if reused and failure is Failure.CLOSED and not answered:
             return self._retry_unseen(now_s, exchange)
-        if not written:
-            return self._retry_elsewhere(now_s, exchange, failure)
-        return self._give_up(now_s, exchange, failure, answered=answered)
+        may = not written or failure in NOT_BEGUN or self.retries(exchange.endpoint).after_sent
+        if answered or not may or (written and not exchange.arrival.replayable):
+            return self._give_up(now_s, exchange, failure, retry_after_s, answered=answered)
+        return self._retry_elsewhere(now_s, exchange, failure, retry_after_s)
 
     def client_gone(self, now_s: float, exchange: Exchange) -> None:  # noqa: ARG002 - events carry their time
         """The client left; nobody's fault, so nothing is learned and no error counted."""
         connecting = exchange.phase is Phase.CONNECTING
         candidate = self._close(exchange)
-        if connecting:
-            candidate.on_the_way.not_sent()
+        if candidate is not None:
+            candidate.target.health.undecided(exchange)
+            if connecting:
+                candidate.on_the_way.not_sent()
 
     def expired(self, now_s: float, exchange: Exchange, total: bool) -> RequestAction:
         """A phase, or the whole exchange, lasted longer than it may."""
+        if exchange.phase is Phase.QUEUED:
+            self._close(exchange)
+            exchange.endpoint.refused += 1
+            words = f"no server of {exchange.endpoint.name} had room in time"
+            return Reject(503, "queue_timeout", words, self._retry_after_s(now_s, exchange.endpoint))
         answered = exchange.phase is Phase.STREAMING
         if total:
-            return self._give_up(now_s, exchange, Failure.TOTAL_TIMEOUT, answered=answered)
+            return self._give_up(now_s, exchange, Failure.TOTAL_TIMEOUT, 0.0, answered=answered)
         if exchange.phase is Phase.CONNECTING:
-            return self._retry_elsewhere(now_s, exchange, Failure.CONNECT_TIMEOUT)
+            return self._retry_elsewhere(now_s, exchange, Failure.CONNECT_TIMEOUT, 0.0)
         failure = Failure.IDLE_TIMEOUT if answered else Failure.FIRST_BYTE_TIMEOUT
-        return self._give_up(now_s, exchange, failure, answered=answered)
+        if not answered and exchange.arrival.replayable and self.retries(exchange.endpoint).after_sent:
+            return self._retry_elsewhere(now_s, exchange, failure, 0.0)
+        return self._give_up(now_s, exchange, failure, 0.0, answered=answered)
 
-    # -- what the tier hears of its surroundings ---------------------------------------------------------
+    # -- events of no request ------------------------------------------------------------------------------
 
-    def state_reported(self, now_s: float, target: str, address: str, state: State, rtt_s: float) -> None:
-        """A leaf of a cell reported; endpoints nobody configured are routed with the default policy."""
-        known = self.targets.get(target)
-        if known is None or address not in known.addresses:
-            return  # it was removed while the line was on its way
-        came_up = address in known.down
-        known.mark(address, up=True)
-        known.rtt_s[address] = rtt_s
-        if came_up:
-            self._settle(known)
-        for name, endpoint_state in state.endpoints.items():
-            self._endpoint_reported(now_s, known, address, name, endpoint_state)
-
-    def address_changed(self, now_s: float, target: str, address: str, up: bool) -> None:  # noqa: ARG002
-        """An address began or ceased to answer."""
-        self._change_address(target, address, up=up)
-
-    def models_learned(self, now_s: float, target: str, models: tuple[str, ...]) -> None:  # noqa: ARG002
-        """A server said what it serves; a configured list is not overruled."""
-        known = self.targets.get(target)
-        if known is None or known.settings.endpoints or known.models == models:
-            return
-        known.models = models
-        self._match(known)
-
-    def targets_changed(self, targets: Iterable[TargetSettings]) -> None:
-        """Replace the set of targets. Open exchanges keep the target they were sent to until they end."""
-        wanted = {settings.name: settings for settings in targets}
-        for name, target in list(self.targets.items()):
-            if wanted.get(name) != target.settings:
-                self._remove(target)
-        for name, settings in wanted.items():
-            if name not in self.targets:
-                self.targets[name] = Target(settings)
-                self._drain(self.targets[name])
-                self._match(self.targets[name])
-        for endpoint in self.endpoints.values():
-            endpoint.settle()
-
-    def endpoints_changed(self, endpoints: Iterable[EndpointSettings]) -> None:
-        """Replace the configured endpoints; live policy overrides stay."""
-        wanted = {settings.name: settings for settings in endpoints}
-        for name, endpoint in self.endpoints.items():
-            if name in wanted or endpoint.configured:
-                endpoint.configure(wanted.get(name) or EndpointSettings(name=name), configured=name in wanted)
-        for name in [name for name in wanted if name not in self.endpoints]:
-            self._add_endpoint(wanted[name], configured=True)
-
-    def policy_set(self, now_s: float, endpoint: str, policy: str) -> None:  # noqa: ARG002
-        """Switch an endpoint's policy, or revert it with an empty one. ConfigError for what there is not."""
-        known = self.endpoints.get(endpoint)
-        if known is None:
-            raise ConfigError(f"there is no endpoint {endpoint!r}", hint=f"one of: {', '.join(self.endpoints)}")
-        known.set_policy(Policy.parse(policy) if policy else None)
-
-    def admin_set(self, now_s: float, target: str, address: str, state: AdminState) -> None:  # noqa: ARG002
-        """Take an address out, or put it back; "" for a whole target. ConfigError for what there is not.
-
-        It holds whatever the health of the address, and for a target of that name that comes later.
-        """
-        known = self.targets.get(target)
-        if known is None:
-            raise ConfigError(f"there is no target {target!r}", hint=f"one of: {', '.join(self.targets)}")
-        if address and address not in known.addresses:
-            raise ConfigError(f"{target} has no address {address!r}", hint=f"one of: {', '.join(known.addresses)}")
-        if state is AdminState.DRAIN:
-            self._drained.add((target, address))
-        elif address:
-            self._drained.discard((target, address))
-        else:
-            self._drained = {key for key in self._drained if key[0] != target}
-        self._drain(known)
-        self._settle(known)
+    def turn(self, now_s: float) -> Turn | None:
+        """There may be room: whose waiting is over, and how. Asked until it is None."""
+        if self._shed:
+            exchange = self._shed.pop()
+            self._forget(exchange)
+            exchange.endpoint.refused += 1
+            words = f"{exchange.endpoint.name} has more urgent requests waiting than it has room for"
+            return Turn(exchange, Reject(503, "queue_shed", words, self._retry_after_s(now_s, exchange.endpoint)))
+        waiting = [endpoint for endpoint in self.endpoints.values() if endpoint.queue]
+        for endpoint in sorted(waiting, key=lambda endpoint: order(endpoint.queue.first)):
+            if not endpoint.full:
+                forward = self._next_of(now_s, endpoint)
+                if forward is not None:
+                    return Turn(forward.exchange, forward)
+        return None
 
     def audited(self, now_s: float, open_: tuple[int, ...]) -> Drift:  # noqa: ARG002
         """Compare every count with the exchanges that are really open, and put right what differs."""
-        return audit(self, frozenset(open_))
+        served = frozenset(open_)
+        leaked = [exchange for number, exchange in self.exchanges.items() if number not in served]
+        for exchange in leaked:
+            candidate = self._close(exchange)
+            if candidate is not None:
+                candidate.target.health.undecided(exchange)
+        return Drift(tuple(exchange.number for exchange in leaked), recount(self))
 
     def timer_fired(self, now_s: float) -> SetTimer:
-        """Do the piece of slow work that is due (one step of a curve fit) and ask for the next."""
+        """Do the slow work that is due: a step of a curve fit, ejections that end. Asks for the next."""
+        self._tend(now_s)
         due = [estimator.work(now_s) for estimator in self.estimators.values()]
         return SetTimer(min(due, default=now_s + REST_S))
 
@@ -252,6 +229,24 @@ class Tier:
     def timeouts(self, endpoint: Endpoint) -> Timeouts:
         """The time limits of an endpoint's requests."""
         return endpoint.settings.timeouts or self.settings.timeouts
+
+    def retries(self, endpoint: Endpoint) -> RetrySettings:
+        """When an endpoint's requests are tried again."""
+        return endpoint.settings.retries or self.settings.retries
+
+    def may_retry(self, exchange: Exchange, status: int) -> bool:
+        """Whether an answer with this status may be kept back and tried elsewhere; asked of errors only."""
+        retries = self.retries(exchange.endpoint)
+        return (
+            exchange.attempts < retries.attempts
+            and exchange.arrival.replayable
+            and (status in BUSY_STATUSES or (status >= 500 and retries.after_sent))
+        )
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the admission queues."""
+        return sum(len(endpoint.queue) for endpoint in self.endpoints.values())
 
     def routable(self) -> bool:
         """Whether any endpoint could be served now."""
@@ -274,8 +269,9 @@ class Tier:
         estimator = self.estimators.get(endpoint.name)
         curve = estimator.curve if estimator else None
         work_s = sum(candidate.work_s for candidate in endpoint.routable)
+        work_s += sum(exchange.prefill_s + exchange.decode_s for exchange in endpoint.queue)
         return EndpointState(
-            rif=endpoint.rif,
+            rif=endpoint.rif + len(endpoint.queue),
             k=endpoint.k,
             queued_s=work_s / endpoint.k if endpoint.k else 0.0,
             errors=round(sum(c.errors.read(now_s) for c in endpoint.candidates.values()), 3),
@@ -285,18 +281,30 @@ class Tier:
             curve=curve,
         )
 
-    # -- inside ------------------------------------------------------------------------------------------
+    # -- where a request goes ------------------------------------------------------------------------------
 
-    def _forward(self, now_s: float, exchange: Exchange) -> Forward | Reject:
-        choice = exchange.endpoint.choose(exchange, self._rng)
-        address = choice[0].target.next_address(exchange.tried) if choice else None
-        if choice is None or address is None:
-            return self._nowhere(exchange)
-        candidate, exchange.rule = choice
+    def _place(self, now_s: float, exchange: Exchange) -> Forward | Wait | Reject:
+        """Send it to a target, have it wait for one, or say why neither."""
+        endpoint = exchange.endpoint
+        if not (endpoint.full or (endpoint.queue and endpoint.queue.ahead_of(exchange))):
+            choice = endpoint.choose(now_s, exchange, self._rng)
+            if choice is not None:
+                return self._send(now_s, exchange, *choice)
+        if self.role == "leaf" and self.settings.queue.size and endpoint.room_will_come(now_s, exchange):
+            return self._queue_up(now_s, exchange)
+        return self._nowhere(now_s, exchange)
+
+    def _send(self, now_s: float, exchange: Exchange, candidate: Candidate, rule: str) -> Forward:
+        target = candidate.target
+        address = target.next_address(exchange.tried)
+        assert address is not None
+        exchange.rule = rule
         exchange.address = address
         exchange.attempts += 1
+        if target.health.standing is not Standing.IN:
+            target.health.sent(exchange)
         candidate.take(now_s, exchange)
-        return Forward(exchange, address, exchange.rule)
+        return Forward(exchange, address, rule)
 
     def _unknown(self, arrival: Arrival) -> Reject:
         if not self.routable():
@@ -305,40 +313,133 @@ class Tier:
             return Reject(503, f"no_routable_{kind}", f"no {kind} answers at present", 1)
         return Reject(404, "unknown_model", f"the model {arrival.endpoint!r} is not served here")
 
-    def _nowhere(self, exchange: Exchange) -> Reject:
+    def _nowhere(self, now_s: float, exchange: Exchange) -> Reject:
+        endpoint = exchange.endpoint
+        if endpoint.full:
+            words = f"{endpoint.name} has {endpoint.in_flight} requests in flight, its limit"
+            return Reject(503, "endpoint_full", words, 1)
         kind = "cell" if self.role == "root" else "server"
-        if exchange.endpoint.routable and not exchange.tried:
-            return Reject(503, "all_servers_full", f"every server of {exchange.endpoint.name} is at its limit", 1)
-        return Reject(503, f"no_routable_{kind}", f"no {kind} can serve {exchange.endpoint.name} at present", 1)
+        if not endpoint.routable or exchange.tried:
+            return Reject(503, f"no_routable_{kind}", f"no {kind} can serve {endpoint.name} at present", 1)
+        held_s = min(candidate.busy_until_s for candidate in endpoint.routable) - now_s
+        if held_s > 0.0:
+            return Reject(503, f"all_{kind}s_busy", f"every {kind} of {endpoint.name} says it is busy", ceil(held_s))
+        return Reject(503, f"all_{kind}s_full", f"every {kind} of {endpoint.name} is at its limit", 1)
+
+    # -- waiting for room (leaves only) --------------------------------------------------------------------
+
+    def _queue_up(self, now_s: float, exchange: Exchange) -> Wait | Reject:
+        endpoint, queue = exchange.endpoint, exchange.endpoint.queue
+        wait_s = endpoint.expected_wait_s(now_s, queue.ahead_of(exchange))
+        retry_after_s = max(1, ceil(wait_s))
+        if now_s + wait_s > exchange.deadline_s:
+            words = f"{endpoint.name} would have room in {wait_s:.1f} s, later than this request can wait"
+            return Reject(503, "queue_deadline", words, retry_after_s)
+        if len(queue) >= self.settings.queue.size:
+            if queue.last.arrival.priority >= exchange.arrival.priority:
+                return Reject(503, "queue_full", f"{len(queue)} requests wait for {endpoint.name}", retry_after_s)
+            self._shed.append(queue.last)
+            queue.remove(queue.last)
+        exchange.move(Phase.QUEUED)
+        exchange.queued_s = now_s
+        queue.add(exchange)
+        endpoint.queued += 1
+        return Wait(exchange, min(now_s + self.settings.queue.max_wait_s, exchange.deadline_s))
+
+    def _next_of(self, now_s: float, endpoint: Endpoint) -> Forward | None:
+        for exchange in endpoint.queue:
+            choice = endpoint.choose(now_s, exchange, self._rng)
+            if choice is not None:
+                endpoint.queue.remove(exchange)
+                exchange.move(Phase.CONNECTING)
+                endpoint.waited_s += now_s - exchange.queued_s
+                return self._send(now_s, exchange, *choice)
+            if not exchange.tried:
+                return None  # nobody has room, for those behind it neither
+        return None
+
+    def _retry_after_s(self, now_s: float, endpoint: Endpoint) -> int:
+        return max(1, ceil(endpoint.expected_wait_s(now_s, len(endpoint.queue))))
+
+    # -- after a failure -----------------------------------------------------------------------------------
 
     def _retry_unseen(self, now_s: float, exchange: Exchange) -> RequestAction:
         """A pooled connection that the server had closed meanwhile: it never saw the request."""
         candidate = exchange.candidate
         assert candidate is not None
         if candidate not in exchange.endpoint.routable or exchange.address in candidate.target.shut:
-            return self._retry_elsewhere(now_s, exchange, Failure.CLOSED)
+            return self._retry_elsewhere(now_s, exchange, Failure.UNSEEN, 0.0)
         exchange.move(Phase.CONNECTING)
         return Forward(exchange, exchange.address, "stale-connection", fresh=True)
 
-    def _retry_elsewhere(self, now_s: float, exchange: Exchange, failure: Failure) -> RequestAction:
+    def _retry_elsewhere(
+        self, now_s: float, exchange: Exchange, failure: Failure, retry_after_s: float
+    ) -> RequestAction:
         exchange.move(Phase.CONNECTING)
         candidate = self._release(exchange)
-        candidate.on_the_way.not_sent()
-        exchange.tried = (*exchange.tried, exchange.address)
-        if failure is Failure.REFUSED:
-            self._change_address(candidate.target.name, exchange.address, up=False)
-        if exchange.attempts < MAX_ATTEMPTS:
-            action = self._forward(now_s, exchange)
-            if isinstance(action, Forward):
+        if failure in REACHED_NOBODY:
+            candidate.on_the_way.not_sent()
+        # What answered for a whole cell need not be asked at another of its leaves.
+        met = candidate.target.addresses if failure in ANSWERS else (exchange.address,)
+        exchange.tried = (*exchange.tried, *met)
+        self._went_wrong(now_s, exchange, candidate, failure, retry_after_s)
+        if self._may_try_again(exchange, failure):
+            action = self._place(now_s, exchange)
+            if not isinstance(action, Reject):
+                exchange.endpoint.retried += 1
                 return action
-        self._count_outcome(now_s, candidate, failed=failure is not Failure.NO_ROOM)
+        self._count_failure(now_s, candidate, failure)
         self._forget(exchange)
-        return Reject(*FAILURES[failure])
+        return _refusal(failure, retry_after_s)
 
-    def _give_up(self, now_s: float, exchange: Exchange, failure: Failure, *, answered: bool) -> Reject | Cancel:
+    def _may_try_again(self, exchange: Exchange, failure: Failure) -> bool:
+        """Attempts are left, and so is budget for one that costs servers work."""
+        endpoint = exchange.endpoint
+        retries = self.retries(endpoint)
+        if exchange.attempts >= retries.attempts:
+            return False
+        if failure in REACHED_NOBODY or exchange.retrying:
+            return True
+        # This exchange is not in flight at the moment, but it is one of those the budget is a share of.
+        if endpoint.retrying >= max(retries.budget_min, retries.budget * (endpoint.in_flight + 1)):
+            endpoint.retries_denied += 1
+            return False
+        exchange.retrying = True
+        endpoint.retrying += 1
+        return True
+
+    def _give_up(
+        self, now_s: float, exchange: Exchange, failure: Failure, retry_after_s: float, *, answered: bool
+    ) -> Reject | Cancel:
         candidate = self._close(exchange)
-        self._count_outcome(now_s, candidate, failed=True)
-        return Cancel(FAILURES[failure][1]) if answered else Reject(*FAILURES[failure])
+        if candidate is not None:
+            self._went_wrong(now_s, exchange, candidate, failure, retry_after_s)
+            self._count_failure(now_s, candidate, failure)
+        return Cancel(FAILURES[failure][1]) if answered else _refusal(failure, retry_after_s)
+
+    def _went_well(self, now_s: float, exchange: Exchange, candidate: Candidate) -> None:
+        candidate.busy = 0
+        if candidate.target.health.succeeded(now_s, exchange):
+            candidate.target.reweigh(now_s)
+            self._settle(candidate.target)
+
+    def _went_wrong(
+        self, now_s: float, exchange: Exchange, candidate: Candidate, failure: Failure, retry_after_s: float
+    ) -> None:
+        """What a failed attempt says of its target."""
+        target = candidate.target
+        if failure not in NO_ILL_HEALTH:
+            if target.health.failed(exchange):
+                self._eject(now_s, target)
+            return
+        target.health.undecided(exchange)
+        if failure is Failure.BUSY:
+            # A leaf rounds what it says up to whole seconds; its state says sooner when it has room again.
+            candidate.hold(now_s, retry_after_s if self.role == "leaf" else 0.0)
+        elif failure in DOWN_AT_ONCE:
+            self._change_address(now_s, target.name, exchange.address, up=False)
+
+    # -- counting ------------------------------------------------------------------------------------------
 
     def _release(self, exchange: Exchange) -> Candidate:
         candidate = exchange.candidate
@@ -346,18 +447,27 @@ class Tier:
         candidate.give_back(exchange)
         return candidate
 
-    def _close(self, exchange: Exchange) -> Candidate:
-        candidate = self._release(exchange)
+    def _forget(self, exchange: Exchange) -> None:
+        exchange.move(Phase.DONE)
+        if exchange.retrying:
+            exchange.endpoint.retrying -= 1
+        del self.exchanges[exchange.number]
+
+    def _close(self, exchange: Exchange) -> Candidate | None:
+        """End an exchange in whatever phase; where it was, if it was anywhere."""
+        candidate = None
+        if exchange.candidate is not None:
+            candidate = self._release(exchange)
+        elif exchange in self._shed:
+            self._shed.remove(exchange)
+        else:
+            exchange.endpoint.queue.remove(exchange)
         self._forget(exchange)
         return candidate
 
-    def _forget(self, exchange: Exchange) -> None:
-        exchange.move(Phase.DONE)
-        del self.exchanges[exchange.number]
-
-    def _count_outcome(self, now_s: float, candidate: Candidate, *, failed: bool) -> None:
+    def _count_failure(self, now_s: float, candidate: Candidate, failure: Failure) -> None:
         candidate.requests.add(now_s)
-        if failed:
+        if failure is not Failure.NO_ROOM:
             candidate.errors.add(now_s)
 
     def _count_received(self, endpoint: Endpoint, root: str) -> None:
@@ -366,74 +476,7 @@ class Tier:
         if len(received) > MAX_ROOTS_REMEMBERED:
             del received[next(iter(received))]
 
-    def _add_endpoint(self, settings: EndpointSettings, *, configured: bool) -> Endpoint:
-        endpoint = Endpoint(settings, DEFAULT_POLICY[self.role], configured=configured)
-        self.endpoints[settings.name] = endpoint
-        if self.role == "leaf":
-            self.estimators[settings.name] = Estimator(random.Random(self.settings.seed))  # noqa: S311
-        return endpoint
 
-    def _endpoint_reported(self, now_s: float, target: Target, address: str, name: str, state: EndpointState) -> None:
-        endpoint = self.endpoints.get(name) or self._add_endpoint(EndpointSettings(name=name), configured=False)
-        candidate = endpoint.candidates.get(target.name)
-        if candidate is None:
-            candidate = self._add_candidate(endpoint, target)
-        before = (candidate.k, candidate.curve)
-        candidate.report(now_s, address, state, self.boot)
-        if before == (candidate.k, candidate.curve):
-            endpoint.touch(candidate)
-        else:
-            endpoint.settle()
-
-    def _add_candidate(self, endpoint: Endpoint, target: Target) -> Candidate:
-        candidate = Candidate(endpoint, target)
-        if self.role == "root":
-            candidate.k = 0.0  # until its leaves have told how many servers it has
-        endpoint.candidates[target.name] = candidate
-        target.candidates.append(candidate)
-        return candidate
-
-    def _match(self, target: Target) -> None:
-        """Make a server's candidates those of the models it serves (a cell's come with its reports)."""
-        if self.role == "root":
-            return
-        served = set(target.models)
-        for candidate in list(target.candidates):
-            if candidate.endpoint.name not in served:
-                target.candidates.remove(candidate)
-                del candidate.endpoint.candidates[target.name]
-                candidate.endpoint.settle()
-        for name in sorted(served):
-            endpoint = self.endpoints.get(name) or self._add_endpoint(EndpointSettings(name=name), configured=False)
-            if target.name not in endpoint.candidates:
-                self._add_candidate(endpoint, target)
-            endpoint.settle()
-
-    def _change_address(self, target: str, address: str, *, up: bool) -> None:
-        known = self.targets.get(target)
-        if known is None or address not in known.addresses or (address not in known.down) == up:
-            return
-        if up:
-            known.mark(address, up=True)
-        else:
-            known.mark(address, up=False)
-            known.rtt_s.pop(address, None)
-            for candidate in known.candidates:
-                candidate.forget(address)
-        self._settle(known)
-
-    def _drain(self, target: Target) -> None:
-        whole = (target.name, "") in self._drained
-        target.drain(frozenset(a for a in target.addresses if whole or (target.name, a) in self._drained))
-
-    def _remove(self, target: Target) -> None:
-        del self.targets[target.name]
-        for address in target.addresses:
-            target.mark(address, up=False)
-        for candidate in target.candidates:
-            del candidate.endpoint.candidates[target.name]
-            candidate.endpoint.settle()
-
-    def _settle(self, target: Target) -> None:
-        for candidate in target.candidates:
-            candidate.endpoint.settle()
+def _refusal(failure: Failure, retry_after_s: float) -> Reject:
+    status, code, words, own_s = FAILURES[failure]
+    return Reject(status, code, words, max(own_s, ceil(retry_after_s)))

@@ -13,7 +13,16 @@ from msgspec import Meta, Struct, field
 
 from dlbctl.core import toml
 from dlbctl.core.errors import ConfigError
-from dlbctl.core.settings import EndpointSettings, Role, TargetSettings, TierSettings, Timeouts
+from dlbctl.core.settings import (
+    EndpointSettings,
+    HealthSettings,
+    QueueSettings,
+    RetrySettings,
+    Role,
+    TargetSettings,
+    TierSettings,
+    Timeouts,
+)
 from dlbctl.router.request import HttpLimits
 from dlbctl.router.sections import (
     CellSection,
@@ -41,6 +50,20 @@ CommonTimeouts = Annotated[
     Timeouts,
     Meta(description="How long each phase of an attempt may last, in seconds; 0 for no limit."),
 ]
+CommonRetries = Annotated[
+    RetrySettings,
+    Meta(description="When a request whose attempt failed is sent to another target, and how often."),
+]
+Health = Annotated[
+    HealthSettings,
+    Meta(description="When an inference server is taken for ill, and how it comes back."),
+]
+Queue = Annotated[
+    QueueSettings,
+    Meta(
+        description="How many requests of an endpoint wait for an inference server with room (`slots`), and how long."
+    ),
+]
 ClientLimits = Annotated[
     HttpLimits,
     Meta(description="What a client may send, and how long it may take over it: bytes and seconds."),
@@ -57,12 +80,15 @@ class RootFile(Struct, frozen=True, forbid_unknown_fields=True):
     ] = ()
     endpoint: Endpoints = ()
     timeouts: CommonTimeouts = field(default_factory=Timeouts)
+    retries: CommonRetries = field(default_factory=RetrySettings)
+    health: Health = field(default_factory=HealthSettings)
+    queue: Queue = field(default_factory=QueueSettings)
     http: ClientLimits = field(default_factory=HttpLimits)
 
     def check(self, file: str) -> None:
         """Raise ConfigError for what types cannot say."""
         self.root.check(f"{file}: root")
-        _check_common(self.endpoint, self.timeouts, file)
+        _check_common(self, file)
         self.http.check(f"{file}: http")
         if not self.cell:
             raise ConfigError(f"{file}: cell is missing", hint="a root needs at least one [[cell]] to route to")
@@ -76,7 +102,7 @@ class RootFile(Struct, frozen=True, forbid_unknown_fields=True):
             TargetSettings(cell.name, tuple(Address(url).url for url in cell.leaves) or (LOCAL_PREFIX + cell.name,))
             for cell in self.cell
         )
-        return _tier("root", self.root, targets, self.endpoint, self.timeouts)
+        return _tier("root", self, self.root, targets)
 
     def local_leaves(self) -> dict[str, TierSettings]:
         """The leaf tiers that run in this process, by the address the root tier knows them under."""
@@ -86,9 +112,12 @@ class RootFile(Struct, frozen=True, forbid_unknown_fields=True):
                 cell.name,
                 _servers(cell.server),
                 # A root's policies are for choosing cells; its leaves choose servers by their own default.
-                tuple(EndpointSettings(name=e.name, timeouts=e.timeouts) for e in self.endpoint),
+                tuple(EndpointSettings(e.name, timeouts=e.timeouts, retries=e.retries) for e in self.endpoint),
                 self.timeouts,
                 _seed(self.root),
+                retries=self.retries,
+                health=self.health,
+                queue=self.queue,
             )
             for cell in self.cell
             if cell.server
@@ -105,12 +134,15 @@ class LeafFile(Struct, frozen=True, forbid_unknown_fields=True):
     ] = ()
     endpoint: Endpoints = ()
     timeouts: CommonTimeouts = field(default_factory=Timeouts)
+    retries: CommonRetries = field(default_factory=RetrySettings)
+    health: Health = field(default_factory=HealthSettings)
+    queue: Queue = field(default_factory=QueueSettings)
     http: ClientLimits = field(default_factory=HttpLimits)
 
     def check(self, file: str) -> None:
         """Raise ConfigError for what types cannot say."""
         self.leaf.check(f"{file}: leaf")
-        _check_common(self.endpoint, self.timeouts, file)
+        _check_common(self, file)
         self.http.check(f"{file}: http")
         if not self.server:
             raise ConfigError(f"{file}: server is missing", hint="a leaf needs at least one [[server]]")
@@ -118,7 +150,7 @@ class LeafFile(Struct, frozen=True, forbid_unknown_fields=True):
 
     def tier(self) -> TierSettings:
         """The leaf tier's settings."""
-        return _tier("leaf", self.leaf, _servers(self.server), self.endpoint, self.timeouts)
+        return _tier("leaf", self, self.leaf, _servers(self.server))
 
 
 def load(path: Path, wanted: type[File], environment: Mapping[str, str]) -> File:
@@ -174,14 +206,19 @@ def default_admin(role: Role) -> str:
 # -- conversions and checks ------------------------------------------------------------------------------
 
 
-def _tier(
-    role: Role,
-    section: RootSection | LeafSection,
-    targets: tuple[TargetSettings, ...],
-    endpoints: tuple[EndpointSettings, ...],
-    timeouts: Timeouts,
-) -> TierSettings:
-    return TierSettings(role, section.cell, targets, endpoints, timeouts, _seed(section))
+def _tier(role: Role, file: File, section: RouterSection, targets: tuple[TargetSettings, ...]) -> TierSettings:
+    return TierSettings(
+        role,
+        section.cell,
+        targets,
+        file.endpoint,
+        file.timeouts,
+        _seed(section),
+        section.max_in_flight,
+        file.retries,
+        file.health,
+        file.queue,
+    )
 
 
 def _seed(section: RouterSection) -> int:
@@ -192,8 +229,11 @@ def _servers(servers: Iterable[ServerSection]) -> tuple[TargetSettings, ...]:
     return tuple(TargetSettings(s.label, (Address(s.url).url,), s.endpoints, s.weight, s.slots) for s in servers)
 
 
-def _check_common(endpoints: tuple[EndpointSettings, ...], timeouts: Timeouts, file: str) -> None:
-    timeouts.check(f"{file}: timeouts")
-    check_unique((endpoint.name for endpoint in endpoints), f"{file}: endpoint", "name")
-    for index, endpoint in enumerate(endpoints):
-        endpoint.check(f"{file}: endpoint[{index}]")
+def _check_common(file: RootFile | LeafFile, name: str) -> None:
+    file.timeouts.check(f"{name}: timeouts")
+    file.retries.check(f"{name}: retries")
+    file.health.check(f"{name}: health")
+    file.queue.check(f"{name}: queue")
+    check_unique((endpoint.name for endpoint in file.endpoint), f"{name}: endpoint", "name")
+    for index, endpoint in enumerate(file.endpoint):
+        endpoint.check(f"{name}: endpoint[{index}]")

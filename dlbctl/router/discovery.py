@@ -9,18 +9,26 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from dlbctl.core.settings import TargetSettings
+from dlbctl.core.events import Probe
+from dlbctl.core.settings import HealthSettings, TargetSettings
 
 if TYPE_CHECKING:
     from dlbctl.core.tier import Tier
 
 _LOG = logging.getLogger(__name__)
 
-POLL_DOWN_S = 0.5
-POLL_UP_S = 5.0  # a dead server is noticed by the requests it refuses
-TIMEOUT_S = 5.0
-# One missed answer of a busy server is no death; a refused connection is.
-MISSES_TO_EJECT = 2
+MODELS_PATH = "/v1/models"
+# A server that is down, or has just missed a probe, is asked more often.
+HURRY_S = 0.5
+LOADING_STATUS = 503
+
+
+WORDS = {
+    Probe.OK: "answers",
+    Probe.FAILED: "does not answer, or does not say what it serves; asking on",
+    Probe.LOADING: "is loading its model",
+    Probe.REFUSED: "refuses connections; asking on",
+}
 
 
 class Discovery:
@@ -36,11 +44,11 @@ class Discovery:
 
     async def run(self) -> None:
         """Poll until cancelled."""
-        async with httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False) as client:
             try:
                 while True:
                     self._follow(client)
-                    await asyncio.sleep(POLL_DOWN_S)
+                    await asyncio.sleep(HURRY_S)
             finally:
                 for loop in self._loops.values():
                     loop.cancel()
@@ -55,34 +63,44 @@ class Discovery:
             self._loops.pop(settings).cancel()
 
     async def _poll(self, client: httpx.AsyncClient, settings: TargetSettings) -> None:
-        misses = 0
-        was_up: bool | None = None
+        address = settings.addresses[0]
+        was: Probe | None = None
         while True:
-            up, refused = await self._ask(client, settings)
-            if up != was_up and not (up and was_up is None):
-                state = "answers" if up else "does not answer, or does not say what it serves; asking on"
-                _LOG.log(logging.INFO if up else logging.WARNING, "server %s %s", settings.addresses[0], state)
-            was_up = up
-            misses = 0 if up else misses + 1
-            if up or refused or misses >= MISSES_TO_EJECT:
-                self._tier.address_changed(self._clock(), settings.name, settings.addresses[0], up)
-            await asyncio.sleep(POLL_UP_S if up else POLL_DOWN_S)
+            health = self._tier.settings.health
+            result = await self._ask(client, settings, health)
+            self._tier.probed(self._clock(), settings.name, address, result)
+            if result is not was and not (was is None and result is Probe.OK):
+                _LOG.log(
+                    logging.INFO if result is Probe.OK else logging.WARNING, "server %s %s", address, WORDS[result]
+                )
+            was = result
+            await asyncio.sleep(health.interval_s if result is Probe.OK else min(HURRY_S, health.interval_s))
 
-    async def _ask(self, client: httpx.AsyncClient, settings: TargetSettings) -> tuple[bool, bool]:
-        """Whether the server answers, and whether it refused the connection."""
+    async def _ask(self, client: httpx.AsyncClient, settings: TargetSettings, health: HealthSettings) -> Probe:
+        """Ask whether it is well and, unless that is configured, what it serves."""
         try:
-            response = await client.get(f"{settings.addresses[0]}/v1/models")
+            response = await client.get(settings.addresses[0] + health.path, timeout=health.timeout_s)
+            found = _judge(response, of_health=health.path != MODELS_PATH)
+            if found is not Probe.OK or settings.endpoints:
+                return found
+            if health.path != MODELS_PATH:
+                response = await client.get(settings.addresses[0] + MODELS_PATH, timeout=health.timeout_s)
         except httpx.ConnectError:
-            return False, True
+            return Probe.REFUSED
         except httpx.HTTPError:
-            return False, False
-        if settings.endpoints:
-            # What it serves is configured, so any sign of life will do; a loading engine answers 503.
-            return response.status_code < 500, False
+            return Probe.FAILED
         models = _model_names(response)
         if models:
             self._tier.models_learned(self._clock(), settings.name, models)
-        return bool(models), False
+        return Probe.OK if models else Probe.FAILED
+
+
+def _judge(response: httpx.Response, *, of_health: bool) -> Probe:
+    """What an answer says of its server. Asked for its models, any sign of life will do; for its health, only a 2xx."""
+    if response.status_code == LOADING_STATUS and "loading" in response.text[:1000].lower():
+        return Probe.LOADING  # llama.cpp, until it can work
+    well = response.is_success if of_health else response.status_code < 500
+    return Probe.OK if well else Probe.FAILED
 
 
 def _model_names(response: httpx.Response) -> tuple[str, ...]:

@@ -41,6 +41,8 @@ from dlbctl.core.events import (
     Forward,
     ModelsLearned,
     PolicySet,
+    Probe,
+    Probed,
     Reject,
     RequestAction,
     SetTimer,
@@ -48,7 +50,10 @@ from dlbctl.core.events import (
     StateReported,
     TargetsChanged,
     TimerFired,
+    Turn,
+    TurnAsked,
     Usage,
+    Wait,
 )
 from dlbctl.core.exchange import Exchange
 from dlbctl.core.offline import VERSION, Action, Entry, Header, outcome
@@ -175,7 +180,7 @@ class RecordedTier(Tier):
         if self._to is not None:
             self._to(now_s, event, action)
 
-    def arrived(self, now_s: float, arrival: Arrival) -> Forward | Reject:
+    def arrived(self, now_s: float, arrival: Arrival) -> Forward | Wait | Reject:
         """See Tier."""
         event = Arrived(arrival)
         action = super().arrived(now_s, arrival)
@@ -187,10 +192,10 @@ class RecordedTier(Tier):
         super().attempt_started(now_s, exchange)
         self._note(now_s, AttemptStarted(exchange.number))
 
-    def first_byte(self, now_s: float, exchange: Exchange) -> None:
+    def first_byte(self, now_s: float, exchange: Exchange, status: int) -> None:
         """See Tier."""
-        super().first_byte(now_s, exchange)
-        self._note(now_s, FirstByte(exchange.number))
+        super().first_byte(now_s, exchange, status)
+        self._note(now_s, FirstByte(exchange.number, status))
 
     def ended(self, now_s: float, exchange: Exchange, status: int, usage: Usage | None, stalled_s: float) -> None:
         """See Tier."""
@@ -198,11 +203,19 @@ class RecordedTier(Tier):
         self._note(now_s, Ended(exchange.number, status, usage, stalled_s))
 
     def attempt_failed(
-        self, now_s: float, exchange: Exchange, failure: Failure, written: bool, answered: bool, reused: bool
+        self,
+        now_s: float,
+        exchange: Exchange,
+        failure: Failure,
+        written: bool,
+        answered: bool,
+        reused: bool,
+        retry_after_s: float,
     ) -> RequestAction:
         """See Tier."""
-        action = super().attempt_failed(now_s, exchange, failure, written, answered, reused)
-        self._note(now_s, AttemptFailed(exchange.number, failure, written, answered, reused), action)
+        action = super().attempt_failed(now_s, exchange, failure, written, answered, reused, retry_after_s)
+        event = AttemptFailed(exchange.number, failure, written, answered, reused, retry_after_s)
+        self._note(now_s, event, action)
         return action
 
     def client_gone(self, now_s: float, exchange: Exchange) -> None:
@@ -225,6 +238,17 @@ class RecordedTier(Tier):
         """See Tier."""
         super().address_changed(now_s, target, address, up)
         self._note(now_s, AddressChanged(target, address, up))
+
+    def probed(self, now_s: float, target: str, address: str, result: Probe) -> None:
+        """See Tier."""
+        super().probed(now_s, target, address, result)
+        self._note(now_s, Probed(target, address, result))
+
+    def turn(self, now_s: float) -> Turn | None:
+        """See Tier."""
+        action = super().turn(now_s)
+        self._note(now_s, TurnAsked(), action)
+        return action
 
     def models_learned(self, now_s: float, target: str, models: tuple[str, ...]) -> None:
         """See Tier."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from dlbctl.core.events import Arrival, Cancel, Failure, Forward, Reject, RequestAction
+from dlbctl.core.events import Arrival, Cancel, Failure, Forward, Reject, RequestAction, Wait
+from dlbctl.core.exchange import NEVER
+from dlbctl.core.tier import BUSY_STATUSES
 from dlbctl.router.http1 import HOP_BY_HOP, PEER_PREFIX, REASONS, Headers, error_body
 from dlbctl.router.usage import TAIL_BYTES, find_usage
-from dlbctl.router.wheel import NEVER
 
 if TYPE_CHECKING:
     from dlbctl.core.exchange import Exchange
@@ -27,6 +28,10 @@ OWN_HEADERS = frozenset({b"x-request-id", b"x-dlb-cell", b"x-dlb-server"})
 NOT_PASSED_BACK = HOP_BY_HOP | OWN_HEADERS
 FOR_CLIENTS = b"x-request-id: %b\r\nx-dlb-cell: %b\r\nx-dlb-server: %b\r\n"
 FOR_PEERS = b"x-request-id: %b\r\ndlb-cell: %b\r\ndlb-server: %b\r\n"
+# An answer that says no is short; one longer than this is passed on instead of being tried elsewhere.
+KEPT_BYTES = 64 * 1024
+# What llama.cpp says, with a 503, until it can work.
+LOADING = b"Loading model"
 CAN_HAVE_BODY = frozenset({b"POST", b"PUT", b"PATCH"})
 
 
@@ -38,9 +43,13 @@ class Relay:
     _connecting: asyncio.Task[None] | None = None
     _failure = Failure.REFUSED
     _reused = False
-    _keepable = True  # the body is small enough to be kept for a retry
     _written = False
-    _answered = False  # the head of an answer is here
+    _answered = False  # the head of an answer for the client is here
+    # The head of an answer that comes and is an error, kept back because another target may do better.
+    _keeping: tuple[int, bytes, Headers] | None = None
+    _kept_body = b""
+    _kept: tuple[bytes, bytes] | None = None  # head and body of the last one that was whole
+    _retry_after_s = 0.0
     _begun = False  # and the first byte of its body
     _status = 0
     _chunked = False  # framed by us, for a body whose length is not known
@@ -88,22 +97,29 @@ class Relay:
                     hops.append((tier, exchange))
                 local = router.local.get(action.address)
                 if local is None:
-                    router.changed()
                     self._send_to(action)
+                    router.moved()
                     return
                 action = self._enter(local, tier, exchange)
                 tier = local
                 continue
+            if isinstance(action, Wait):
+                if not hops or hops[-1][1] is not action.exchange:
+                    hops.append((tier, action.exchange))
+                self._wait(action)
+                return
             if hops and hops[-1][0] is tier:
                 hops.pop()
             if not hops:
-                router.changed()
                 self._end_with(action)
+                router.moved()
                 return
             tier, exchange = hops[-1]
             # That no server of a cell would take it does not mean that the cell is dead.
             failure = self._failure if self._written else Failure.NO_ROOM
-            outer = tier.attempt_failed(router.clock(), exchange, failure, self._written, self._answered, False)
+            outer = tier.attempt_failed(
+                router.clock(), exchange, failure, self._written, self._answered, False, self._retry_after_s
+            )
             if not (isinstance(outer, Reject) and failure is Failure.NO_ROOM):
                 action = outer  # else the inner tier knows better why
 
@@ -114,19 +130,33 @@ class Relay:
         arrival.root = root.boot
         arrival.prompt_tokens = exchange.prompt_tokens
         arrival.max_output_tokens = int(exchange.output_tokens + 0.5)
-        return leaf.arrived(self._router.clock(), arrival)
+        now_s = self._router.clock()
+        if exchange.deadline_s != NEVER:
+            arrival.patience_s = max(exchange.deadline_s - now_s, 1e-3)  # 0 would be for ever
+        return leaf.arrived(now_s, arrival)
+
+    def _wait(self, wait: Wait) -> None:
+        """No server has room: wait for a turn, or for the time at which waiting ends."""
+        self._written = False
+        self._router.waiting[wait.exchange] = self
+        self._set_deadline(wait.until_s)
+        self._router.moved()
+
+    def turned(self, action: Forward | Reject) -> None:
+        """The waiting is over."""
+        self._do(self._hops[-1][0], action)
 
     def _send_to(self, forward: Forward) -> None:
         self._written = False
+        self._retry_after_s = 0.0
         limits = self._hops[-1][0].timeouts(forward.exchange.endpoint)
         self._first_byte_s = limits.first_byte_s
         self._idle_s = limits.idle_s or NEVER
         if limits.total_s and self._total_deadline_s == NEVER:
             self._total_deadline_s = self._request.received_s + limits.total_s
         pool = self._router.pool(forward.address)
-        # A body too large to be kept cannot be sent again, so it must not meet a pooled connection that is closing.
-        self._keepable = len(self._request.body) <= self._downstream.listener.limits.replay_bytes
-        upstream = pool.take() if self._keepable and not forward.fresh else None
+        # What cannot be sent again must not meet a pooled connection that is closing.
+        upstream = pool.take() if self._arrival.replayable and not forward.fresh else None
         self._reused = upstream is not None
         if upstream is not None:
             self._write_to(upstream)
@@ -136,7 +166,9 @@ class Relay:
 
     def _end_with(self, action: Reject | Cancel) -> None:
         downstream = self._downstream
-        if isinstance(action, Reject) and not self._answered:
+        if isinstance(action, Reject) and self._kept is not None:
+            self._end_with_kept(*self._kept)
+        elif isinstance(action, Reject) and not self._answered:
             extra = self._own_headers()
             if action.retry_after_s:
                 extra += b"retry-after: %d\r\n" % action.retry_after_s
@@ -145,6 +177,14 @@ class Relay:
         else:
             # The client must see a cut, never a clean end: no last chunk, or a reset where no framing shows it.
             downstream.cut(framed=self._framed)
+
+    def _end_with_kept(self, head: bytes, body: bytes) -> None:
+        """Nobody did better: the client gets the last real answer there was."""
+        downstream = self._downstream
+        keep_alive = downstream.keeps_alive(self._request)
+        last = b"\r\n" if keep_alive else b"connection: close\r\n\r\n"
+        downstream.transport.write(head + last + body)
+        downstream.finished(keep_alive=keep_alive)
 
     # -- upstream's side (Answered) ----------------------------------------------------------------------
 
@@ -168,14 +208,34 @@ class Relay:
         # `tier` and `exchange` are the innermost ones.
         head = self._router.head_for(address, request, exchange, client, to_leaf=tier.role == "root")
         upstream.ask(self, head, request.body, head_request=request.method == b"HEAD")
-        if not self._keepable:
+        if not self._arrival.replayable:
             request.body = b""
 
     def head(self, status: int, reason: bytes, headers: Headers, *, bodiless: bool) -> None:
-        """The answer's head: pass it on with our headers in place of the hop's."""
-        self._answered = True
+        """The answer's head: pass it on, unless it is an error that another target may spare the client."""
         self._status = status
+        if status >= 429 and not bodiless and self._may_retry(status):
+            self._keeping = (status, reason, headers)
+        else:
+            self._pass_on(status, reason, headers, bodiless=bodiless)
+
+    def _may_retry(self, status: int) -> bool:
+        return any(tier.may_retry(exchange, status) for tier, exchange in self._hops)
+
+    def _pass_on(self, status: int, reason: bytes, headers: Headers, *, bodiless: bool) -> None:
+        """Pass the head on with our headers in place of the hop's."""
+        self._answered = True
         self._request.body = b""  # no retry can need it now
+        out, length, coded = self._lines(status, reason, headers)
+        out.append(self._framing(length, coded=coded, bodiless=bodiless))
+        out.append(self._own_headers())
+        out.append(b"\r\n")
+        self._head = b"".join(out)
+        if self._downstream.paused:
+            self.client_paused()
+
+    def _lines(self, status: int, reason: bytes, headers: Headers) -> tuple[list[bytes], bytes, bool]:
+        """The lines that travel on; the length the server gave, if any; whether the body is transfer-coded."""
         length = b""
         coded = False
         out = [b"HTTP/1.1 %d %b\r\n" % (status, reason or REASONS.get(status, b"-"))]
@@ -189,12 +249,7 @@ class Relay:
                 self._peer_header(name, value)
             else:
                 out.append(b"%b: %b\r\n" % (name, value))
-        out.append(self._framing(length, coded=coded, bodiless=bodiless))
-        out.append(self._own_headers())
-        out.append(b"\r\n")
-        self._head = b"".join(out)
-        if self._downstream.paused:
-            self.client_paused()
+        return out, length, coded
 
     def _framing(self, length: bytes, *, coded: bool, bodiless: bool) -> bytes:
         """Header lines that say where the body ends; one of unknown length is framed anew."""
@@ -214,6 +269,13 @@ class Relay:
 
     def data(self, pieces: list[bytes], complete: bool) -> None:
         """More of the answer: sent on in one write, framed anew where its length is not known."""
+        if self._keeping is not None:
+            if len(self._kept_body) + sum(map(len, pieces)) <= KEPT_BYTES:
+                self._keep(self._keeping, pieces, complete=complete)
+                return
+            self._pass_on(*self._keeping, bodiless=False)
+            pieces = [self._kept_body, *pieces]
+            self._keeping = None
         data = b""
         now_s = self._router.clock()
         if pieces:
@@ -238,11 +300,33 @@ class Relay:
                 total_s = self._total_deadline_s
                 downstream.deadline_s = min(total_s, deadline_s)
 
+    def _keep(self, head: tuple[int, bytes, Headers], pieces: list[bytes], *, complete: bool) -> None:
+        """Collect an answer that is kept back."""
+        self._kept_body += b"".join(pieces)
+        if complete:
+            self._upstream = None
+            self._refused(head)
+
+    def _refused(self, head: tuple[int, bytes, Headers]) -> None:
+        """A whole answer says no: perhaps another target says yes. If none does, the client gets this one."""
+        status, _, headers = head
+        body, self._kept_body = self._kept_body, b""
+        self._keeping = None
+        lines, _, _ = self._lines(*head)
+        retry_after = next((value for name, value in headers if name == b"retry-after"), b"")
+        if status in BUSY_STATUSES and not retry_after:
+            lines.append(b"retry-after: 1\r\n")
+        lines.append(b"content-length: %d\r\n" % len(body))
+        lines.append(self._own_headers())
+        self._kept = b"".join(lines), body
+        self._retry_after_s = float(retry_after) if retry_after.isdigit() else 0.0
+        self._fail(Failure.LOADING if status == 503 and LOADING in body else _error(status), reused=False)
+
     def _begin(self, now_s: float, *, complete: bool) -> None:
         """The first byte of the body: only now is the prompt read, engines send their head before."""
         self._begun = True
         for tier, exchange in self._hops:
-            tier.first_byte(now_s, exchange)
+            tier.first_byte(now_s, exchange, self._status)
         if not complete:
             self._set_deadline(now_s + self._idle_s)  # it may be nearer than the first byte's
 
@@ -255,8 +339,8 @@ class Relay:
         hops, self._hops = self._hops, []
         for tier, exchange in hops:
             tier.ended(now_s, exchange, self._status, usage, self._stalled_s)
-        self._router.changed()
         self._downstream.finished(keep_alive=self._keep_alive)
+        self._router.moved()
 
     def lost(self, failure: Failure) -> None:
         """The attempt ended before the answer was whole."""
@@ -267,10 +351,20 @@ class Relay:
         if self._head:
             self._downstream.transport.write(self._head)
             self._head = b""
+        if self._keeping is not None:
+            failure = _error(self._keeping[0])
+            self._keeping = None
+            self._kept_body = b""
+        self._fail(failure, reused=reused)
+
+    def _fail(self, failure: Failure, *, reused: bool) -> None:
         self._failure = failure
         tier, exchange = self._hops[-1]
         now_s = self._router.clock()
-        self._do(tier, tier.attempt_failed(now_s, exchange, failure, self._written, self._answered, reused))
+        action = tier.attempt_failed(
+            now_s, exchange, failure, self._written, self._answered, reused, self._retry_after_s
+        )
+        self._do(tier, action)
 
     # -- the client's side (Responder) -------------------------------------------------------------------
 
@@ -279,9 +373,10 @@ class Relay:
         self._drop_upstream()
         now_s = self._router.clock()
         for tier, exchange in self._hops:
+            self._router.waiting.pop(exchange, None)
             tier.client_gone(now_s, exchange)
         self._hops = []
-        self._router.changed()
+        self._router.moved()
 
     def client_paused(self) -> None:
         """The client reads slower than the answer comes: read no faster than it does."""
@@ -307,6 +402,9 @@ class Relay:
             return
         written = self._written
         self._drop_upstream()
+        self._keeping = None
+        for _, exchange in self._hops:
+            self._router.waiting.pop(exchange, None)
         if now_s >= self._total_deadline_s:
             self._out_of_time(now_s)
             return
@@ -322,9 +420,9 @@ class Relay:
         for tier, exchange in reversed(self._hops):
             action = tier.expired(now_s, exchange, True)
         self._hops = []
-        self._router.changed()
-        assert not isinstance(action, Forward)
+        assert isinstance(action, Reject | Cancel)
         self._end_with(action)
+        self._router.moved()
 
     # -- inside ------------------------------------------------------------------------------------------
 
@@ -367,3 +465,7 @@ class Relay:
             return (FOR_PEERS if self._peer else FOR_CLIENTS) % (identity, cell, server)
         lines = b"x-request-id: %b\r\n" % identity
         return lines + b"x-dlb-cell: %b\r\n" % cell if cell and not self._peer else lines
+
+
+def _error(status: int) -> Failure:
+    return Failure.BUSY if status in BUSY_STATUSES else Failure.ERROR

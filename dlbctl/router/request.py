@@ -10,7 +10,15 @@ from dlbctl.core.errors import ConfigError
 from dlbctl.router.http1 import HOP_BY_HOP, PEER_PREFIX, Headers
 
 # What is looked at or set anew by this hop; every other header travels on as it came.
-OF_INTEREST = HOP_BY_HOP | {b"content-type", b"x-request-id", b"x-forwarded-for"}
+OF_INTEREST = HOP_BY_HOP | {
+    b"content-type",
+    b"x-request-id",
+    b"x-forwarded-for",
+    b"x-dlb-priority",
+    b"x-dlb-deadline",
+    b"dlb-priority",
+    b"dlb-deadline",
+}
 
 
 class Refusal(NamedTuple):
@@ -65,6 +73,8 @@ class Request:
     id = b""
     passed_on = b""  # the header lines that travel on
     forwarded_for = b""  # who it was forwarded for before, each with a comma behind it
+    priority = b""  # how urgent it is, as its sender says
+    patience = b""  # seconds its sender will wait for it to begin
     received_s = 0.0
     refusal: Refusal | None = None
 
@@ -108,6 +118,10 @@ class Request:
                 self.id = value
             elif name == b"x-forwarded-for":
                 self.forwarded_for += value + b", "
+            elif name.endswith(b"dlb-priority"):
+                self.priority = value
+            elif name.endswith(b"dlb-deadline"):
+                self.patience = value
             elif name == b"transfer-encoding":
                 codings.append(value.strip().lower())
             elif name == b"expect":

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dlbctl.core.events import Arrival
+from dlbctl.core.exchange import NEVER
 from dlbctl.router.facts import BadBodyError, read_facts
 from dlbctl.router.http1 import error_body
 from dlbctl.router.relay import CAN_HAVE_BODY, Relay
@@ -22,26 +23,40 @@ if TYPE_CHECKING:
     from dlbctl.router.request import Request
 
 MAX_ID_BYTES = 128
+# How often waiting requests are looked at while nothing ends.
+TURN_S = 0.1
+PRIORITY_MAX = 100
 
 
 class Router:
     """What relays share. tier: the one requests enter. local: leaf tiers of this process, by pseudo-address.
 
-    token: shown to peers that are asked, and asked of peers that come; empty without one.
+    token: shown to peers that are asked, and asked of peers that come; empty without one. accept_priority: whether
+    clients may say how urgent a request is; peers may.
     """
 
     def __init__(
-        self, tier: Tier, local: dict[str, Tier], loop: asyncio.AbstractEventLoop, *, token: bytes = b""
+        self,
+        tier: Tier,
+        local: dict[str, Tier],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        token: bytes = b"",
+        accept_priority: bool = False,
     ) -> None:
         self.tier = tier
         self.local = local
         self.token = token
+        self.accept_priority = accept_priority
         self.loop = loop
         self.clock = time.monotonic
         self.wheel = Wheel(loop, self.clock)
         self.ready = True
         # Told after each request's begin and end; whoever reports this router's state puts itself here.
         self.changed: Callable[[], None] = _nothing
+        # Relays whose requests wait in a tier's admission queue.
+        self.waiting: dict[Exchange, Relay] = {}
+        self._giving_turns = False
         self._pools: dict[str, Pool] = {}
         self._requests = 0
         self._boot = tier.boot.encode()
@@ -77,7 +92,27 @@ class Router:
         tiers = [self.tier, *self.local.values()]
         while True:
             next_s = min(tier.timer_fired(self.clock()).at_s for tier in tiers)
+            if self.waiting:
+                # A server that came back or is no longer busy makes room without a request that ends.
+                self._give_turns()
+                next_s = min(next_s, self.clock() + TURN_S)
             await asyncio.sleep(max(0.0, next_s - self.clock()))
+
+    def moved(self) -> None:
+        """A request was sent somewhere or has ended: tell whoever reports it, and give its place to one that waits."""
+        self.changed()
+        if self.waiting and not self._giving_turns:
+            self._give_turns()
+
+    def _give_turns(self) -> None:
+        # What a turn sets in motion may make room again: that is seen by this loop, not by one inside it.
+        self._giving_turns = True
+        try:
+            for tier in (self.tier, *self.local.values()):
+                while (turn := tier.turn(self.clock())) is not None:
+                    self.waiting.pop(turn.exchange).turned(turn.action)
+        finally:
+            self._giving_turns = False
 
     def report_local(self) -> None:
         """Report the leaves of this process to its root tier, as remote ones would."""
@@ -96,6 +131,10 @@ class Router:
         """Route a whole request. peer: it comes from a root that has shown itself to be one."""
         try:
             arrival = self._arrival(request, peer=peer)
+            arrival.replayable = request.size <= downstream.listener.limits.replay_bytes
+            if request.priority or request.patience:
+                arrival.priority = _priority(request.priority) if peer or self.accept_priority else 0
+                arrival.patience_s = _number(request.patience)
         except BadBodyError as error:
             downstream.reply(request, 400, error_body(400, "invalid_body", str(error)))
             return
@@ -153,6 +192,12 @@ class Router:
                     self._boot,
                 )
             )
+            if arrival.priority:
+                lines.append(b"dlb-priority: %d\r\n" % arrival.priority)
+            if exchange.deadline_s != NEVER:
+                lines.append(b"dlb-deadline: %.3f\r\n" % max(exchange.deadline_s - self.clock(), 1e-3))
+            if exchange.attempts > 1:
+                lines.append(b"dlb-attempt: %d\r\n" % exchange.attempts)
             if self.token:
                 lines.append(b"dlb-token: %b\r\n" % self.token)
         lines.append(b"\r\n")
@@ -161,6 +206,13 @@ class Router:
 
 def _nothing() -> None:
     pass
+
+
+def _priority(text: bytes) -> int:
+    try:
+        return max(-PRIORITY_MAX, min(int(text), PRIORITY_MAX))
+    except ValueError:
+        return 0
 
 
 def _number(text: bytes) -> float:

@@ -73,7 +73,9 @@ async def _root(settings: RootFile, announce: Announce) -> None:
         address: _tier(leaf, boot, section.event_log and f"{section.event_log}.{quote(leaf.cell, safe='')}", logs)
         for address, leaf in settings.local_leaves().items()
     }
-    router = Router(tier, local, asyncio.get_running_loop(), token=read_token(section))
+    router = Router(
+        tier, local, asyncio.get_running_loop(), token=read_token(section), accept_priority=section.accept_priority
+    )
     life = _lifecycle(section, router)
     _background_logs(life, logs)
     opened = [
@@ -101,7 +103,9 @@ async def _leaf(settings: LeafFile, announce: Announce) -> None:
     section = settings.leaf
     logs: list[EventLog] = []
     tier = _tier(settings.tier(), _boot(), section.event_log, logs)
-    router = Router(tier, {}, asyncio.get_running_loop(), token=read_token(section))
+    router = Router(
+        tier, {}, asyncio.get_running_loop(), token=read_token(section), accept_priority=section.accept_priority
+    )
     life = _lifecycle(section, router)
     _background_logs(life, logs)
     half_close = _half_close(section)

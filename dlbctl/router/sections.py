@@ -14,8 +14,9 @@ from dlbctl.router.upstream import Address
 
 
 class RouterSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What root and leaf have in common. cell: defined by each of them."""
+    """What root and leaf have in common. cell: described by each of them."""
 
+    cell: str
     listen: Annotated[str, Meta(description="Where clients connect, `host:port`.")] = "127.0.0.1:8080"
     peer_token_file: Annotated[
         str,
@@ -49,6 +50,19 @@ class RouterSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         float,
         Meta(description="Seconds that requests in flight may then take to end; what is left is cut."),
     ] = 600.0
+    max_in_flight: Annotated[
+        int,
+        Meta(
+            description="Most requests of all endpoints in this process at once, waiting ones included; 0 for no limit."
+        ),
+    ] = 0
+    accept_priority: Annotated[
+        bool,
+        Meta(
+            description="Whether clients may say how urgent a request is: `x-dlb-priority`, -100 to 100, 0 without "
+            "one. The more urgent leaves a leaf's queue first, and takes the place of a less urgent one if it is full."
+        ),
+    ] = False
     event_log: Annotated[
         str,
         Meta(
@@ -66,6 +80,8 @@ class RouterSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         for key in ("readiness_grace_s", "drain_s"):
             if not getattr(self, key) >= 0:  # nor not-a-number
                 raise ConfigError(f"{where}.{key}: cannot be negative")
+        if self.max_in_flight < 0:
+            raise ConfigError(f"{where}.max_in_flight: cannot be negative", hint="use 0 for no limit")
         if self.listen:
             host_and_port(self.listen, f"{where}.listen")
         if self.admin and not self.admin.startswith("unix:"):

@@ -49,6 +49,8 @@ def endpoint(**values: object) -> EndpointRow:
         "routable": 2,
         "candidates": 3,
         "in_flight": 7,
+        "waiting": 0,
+        "panic": False,
         "tokens_per_byte": 0.25,
         "output_tokens": 128.0,
     }
@@ -61,6 +63,7 @@ def server(**values: object) -> ServerRow:
         "server": "gpu-1",
         "address": "http://gpu-1:8000",
         "up": True,
+        "state": "up",
         "models": ("m",),
         "in_flight": 3,
         "slots": 0,
@@ -166,7 +169,7 @@ def test_a_switched_policy_is_marked_and_the_way_back_told(capsys: pytest.Captur
 
 
 def test_leaves_are_named_where_a_cell_has_several(capsys: pytest.CaptureFixture[str]) -> None:
-    one, other = server(leaf="http://l1:1"), server(leaf="http://l2:1", up=False)
+    one, other = server(leaf="http://l1:1"), server(leaf="http://l2:1", up=False, state="down")
     assert "LEAF" not in shown(capsys, servers_table([one, server(cell="us", leaf="http://l3:1")]))[0]
     head, *lines = shown(capsys, servers_table([one, other]))
     assert "LEAF" in head

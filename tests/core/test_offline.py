@@ -23,15 +23,18 @@ from dlbctl.core.offline import (
     outcome,
     replay,
 )
-from dlbctl.core.settings import EndpointSettings, Limits, TargetSettings, TierSettings
+from dlbctl.core.settings import EndpointSettings, Limits, QueueSettings, TargetSettings, TierSettings
 from dlbctl.router.eventlog import RecordedTier
 
 BOOT = "b00t"
+NO_QUEUE = QueueSettings(size=0)
 
 
 def settings_of(policy: str = "power-of-d/rif", limit: int = 0, seed: int = 9) -> TierSettings:
     targets = tuple(TargetSettings(f"s{n}", (f"http://s{n}:1",), ("m",)) for n in range(4))
-    return TierSettings("leaf", "here", targets, (EndpointSettings("m", policy, Limits(limit)),), seed=seed)
+    return TierSettings(
+        "leaf", "here", targets, (EndpointSettings("m", policy, Limits(limit)),), seed=seed, queue=NO_QUEUE
+    )
 
 
 def header(settings: TierSettings, *, part: int = 0, boot: str = BOOT, v: int = VERSION) -> bytes:
@@ -54,9 +57,9 @@ def recorded(settings: TierSettings, *, requests: int = 40) -> list[bytes]:
         if isinstance(action, Forward):
             tier.attempt_started(now_s, action.exchange)
             if number % 3 == 0:
-                tier.attempt_failed(now_s, action.exchange, Failure.CLOSED, True, False, True)
+                tier.attempt_failed(now_s, action.exchange, Failure.CLOSED, True, False, True, 0.0)
             elif number % 3 == 1:
-                tier.first_byte(now_s, action.exchange)
+                tier.first_byte(now_s, action.exchange, 200)
                 tier.ended(now_s + 0.1, action.exchange, 200, None, 0.0)
         tier.timer_fired(now_s + 0.1)
     return lines
@@ -127,7 +130,10 @@ ENTRY = b'{"line":"event","at_s":1,"event":'
         (changed(3, b"\n"), "line 3: cannot be read"),
         (changed(3, ENTRY + b'{"type":"Unknown"}}\n'), "line 3: cannot be read"),
         (changed(3, ENTRY + b'{"type":"FirstByte","exchange":"one"}}\n'), "line 3: cannot be read"),
-        (changed(3, ENTRY + b'{"type":"FirstByte","exchange":700}}\n'), "line 3: exchange 700 is not open"),
+        (
+            changed(3, ENTRY + b'{"type":"FirstByte","exchange":700,"status":200}}\n'),
+            "line 3: exchange 700 is not open",
+        ),
         (changed(7, ENTRY + b'{"type":"Ended","exchange":1,"status":200,"usage":null,"stalled_s":0}}\n'), "line "),
         (changed(3, ENTRY + b'{"type":"PolicySet","endpoint":"m","policy":"none"}}\n'), "line 3: .*'none'"),
     ],
@@ -140,7 +146,7 @@ def test_a_file_that_cannot_be_used_is_refused_with_its_line(lines: list[bytes],
 def test_an_event_that_cannot_follow_is_told_by_its_line() -> None:
     lines = recorded(settings_of(), requests=2)
     started = next(number for number, line in enumerate(lines) if b"AttemptStarted" in line)
-    first_byte = ENTRY + b'{"type":"FirstByte","exchange":1}}\n'
+    first_byte = ENTRY + b'{"type":"FirstByte","exchange":1,"status":200}}\n'
     with pytest.raises(ConfigError, match=rf"line {started + 3}: the event cannot follow"):
         replay([*lines[: started + 1], first_byte, first_byte])
 

@@ -40,7 +40,7 @@ class Cell:
     def serve(self, exchanges: list[Exchange]) -> None:
         for exchange in exchanges:
             self.tier.attempt_started(self.now_s, exchange)
-            self.tier.first_byte(self.now_s, exchange)
+            self.tier.first_byte(self.now_s, exchange, 200)
 
     @property
     def rif(self) -> float:
@@ -72,7 +72,7 @@ def test_attempts_that_never_got_a_connection_are_taken_off() -> None:
     received = cell.dispatch(4)
     cell.report(rif=4, received=4)
     one, two = cell.dispatch(2)
-    cell.tier.attempt_failed(cell.now_s, one, Failure.CONNECT_TIMEOUT, False, False, False)
+    cell.tier.attempt_failed(cell.now_s, one, Failure.CONNECT_TIMEOUT, False, False, False, 0.0)
     assert cell.rif == 4 + 1
     cell.tier.client_gone(cell.now_s, two)
     assert cell.rif == 4

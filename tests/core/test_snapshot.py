@@ -54,7 +54,7 @@ def arrive(tier: Tier, model: str = "m") -> Exchange:
 
 def answer(tier: Tier, exchange: Exchange, status: int = 200) -> None:
     tier.attempt_started(NOW_S, exchange)
-    tier.first_byte(NOW_S + 0.5, exchange)
+    tier.first_byte(NOW_S + 0.5, exchange, 200)
     tier.ended(NOW_S + 1.0, exchange, status, Usage(100, 50), 0.0)
 
 
@@ -136,6 +136,8 @@ def test_an_endpoint_says_what_keeps_its_cost_from_being_used() -> None:
         routable=2,
         candidates=2,
         in_flight=0,
+        waiting=0,
+        panic=False,
         tokens_per_byte=0.25,
         output_tokens=128.0,
     )
@@ -166,6 +168,7 @@ def test_the_servers_of_a_leaf() -> None:
         server="a",
         address="http://a:1",
         up=True,
+        state="up",
         models=("m",),
         in_flight=0,
         slots=8,
@@ -176,7 +179,7 @@ def test_the_servers_of_a_leaf() -> None:
     )
     assert (b.in_flight, b.requests, b.error_rate) == (1, 1.0, 1.0)
     assert b.work_s > 0.0
-    assert (c.up, c.models, c.slots, c.weight) == (False, (), 0, 1.0)
+    assert (c.up, c.state, c.models, c.slots, c.weight) == (False, "down", (), 0, 1.0)
 
 
 def test_a_root_shows_the_curves_reported_to_it_and_a_reason_for_the_others() -> None:
@@ -217,6 +220,6 @@ def test_looking_changes_no_decision() -> None:
             exchange = arrive(tier)
             chosen[number].append(exchange.address)
             if step % 3 == 0:
-                tier.attempt_failed(NOW_S, exchange, Failure.CLOSED, True, False, False)
+                tier.attempt_failed(NOW_S, exchange, Failure.CLOSED, True, False, False, 0.0)
     assert chosen[0] == chosen[1]
     assert len(set(chosen[0])) == 3

@@ -19,18 +19,49 @@ from dlbctl.core.events import (
     Usage,
 )
 from dlbctl.core.exchange import Exchange, Phase
-from dlbctl.core.settings import EndpointSettings, Limits, TargetSettings, TierSettings
-from dlbctl.core.tier import FAILURES, MAX_ATTEMPTS, Tier
+from dlbctl.core.settings import (
+    EndpointSettings,
+    HealthSettings,
+    Limits,
+    QueueSettings,
+    RetrySettings,
+    TargetSettings,
+    TierSettings,
+)
+from dlbctl.core.tier import FAILURES, Tier
 
 NOW_S = 1000.0
+DEFAULT_RETRIES = RetrySettings()
+ATTEMPTS = DEFAULT_RETRIES.attempts
+DEFAULT_HEALTH = HealthSettings()
+NO_QUEUE = QueueSettings(size=0)
 
 
 def server(name: str, *, models: tuple[str, ...] = ("m",), weight: float = 1.0, slots: int = 0) -> TargetSettings:
     return TargetSettings(name, (f"http://{name}:1",), models, weight, slots)
 
 
-def leaf(*targets: TargetSettings, endpoints: tuple[EndpointSettings, ...] = (), up: bool = True) -> Tier:
-    tier = Tier(TierSettings("leaf", "here", targets, endpoints, seed=3), "b00t")
+def leaf(
+    *targets: TargetSettings,
+    endpoints: tuple[EndpointSettings, ...] = (),
+    up: bool = True,
+    queue: QueueSettings = NO_QUEUE,
+    health: HealthSettings = DEFAULT_HEALTH,
+    retries: RetrySettings = DEFAULT_RETRIES,
+    max_in_flight: int = 0,
+) -> Tier:
+    settings = TierSettings(
+        "leaf",
+        "here",
+        targets,
+        endpoints,
+        seed=3,
+        max_in_flight=max_in_flight,
+        retries=retries,
+        health=health,
+        queue=queue,
+    )
+    tier = Tier(settings, "b00t")
     if up:
         bring_up(tier)
     return tier
@@ -137,12 +168,12 @@ def test_first_attempt_fails_second_succeeds_each_counts_once() -> None:
     tier = leaf(server("a"), server("b"))
     exchange = arrive(tier)
     first = exchange.address
-    action = moved(tier.attempt_failed(NOW_S, exchange, Failure.CONNECT_TIMEOUT, False, False, False))
+    action = moved(tier.attempt_failed(NOW_S, exchange, Failure.CONNECT_TIMEOUT, False, False, False, 0.0))
     assert action.exchange is exchange
     assert action.address != first
     assert sum(in_flight(tier).values()) == 1
     tier.attempt_started(NOW_S, exchange)
-    tier.first_byte(NOW_S, exchange)
+    tier.first_byte(NOW_S, exchange, 200)
     tier.ended(NOW_S, exchange, 200, None, 0.0)
     assert in_flight(tier) == {"a": 0, "b": 0}
 
@@ -151,19 +182,19 @@ def test_a_refusing_address_is_down_for_others_at_once() -> None:
     tier = leaf(server("a"), server("b"))
     exchange = arrive(tier)
     name = exchange.address.removeprefix("http://").removesuffix(":1")
-    moved(tier.attempt_failed(NOW_S, exchange, Failure.REFUSED, False, False, False))
+    moved(tier.attempt_failed(NOW_S, exchange, Failure.REFUSED, False, False, False, 0.0))
     assert not tier.targets[name].up
     assert name not in {arrive(tier).address for _ in range(4)}
 
 
 def test_attempts_are_bounded() -> None:
-    tier = leaf(*(server(f"s{n}") for n in range(MAX_ATTEMPTS + 2)))
+    tier = leaf(*(server(f"s{n}") for n in range(ATTEMPTS + 2)))
     exchange = arrive(tier)
     first = exchange.address
-    others = [moved(tier.expired(NOW_S, exchange, False)).address for _ in range(MAX_ATTEMPTS - 1)]
+    others = [moved(tier.expired(NOW_S, exchange, False)).address for _ in range(ATTEMPTS - 1)]
     action = refused(tier.expired(NOW_S, exchange, False))
     assert (action.status, action.code) == (504, "upstream_connect_timeout")
-    assert len({first, *others}) == MAX_ATTEMPTS
+    assert len({first, *others}) == ATTEMPTS
     assert set(in_flight(tier).values()) == {0}
 
 
@@ -171,16 +202,16 @@ def test_attempts_are_bounded() -> None:
 def test_every_failure_of_the_only_server_has_an_answer(failure: Failure) -> None:
     tier = leaf(server("a"))
     exchange = arrive(tier)
-    action = refused(tier.attempt_failed(NOW_S, exchange, failure, False, False, False))
+    action = refused(tier.attempt_failed(NOW_S, exchange, failure, False, False, False, 0.0))
     assert (action.status, action.code) == FAILURES[failure][:2]
 
 
 def test_no_room_is_no_ill_health() -> None:
     """Case 21."""
     tier = leaf(server("a"))
-    tier.attempt_failed(NOW_S, arrive(tier), Failure.NO_ROOM, False, False, False)
+    tier.attempt_failed(NOW_S, arrive(tier), Failure.NO_ROOM, False, False, False, 0.0)
     assert tier.report(NOW_S).endpoints["m"].errors == 0.0
-    tier.attempt_failed(NOW_S, arrive(tier), Failure.REFUSED, False, False, False)
+    tier.attempt_failed(NOW_S, arrive(tier), Failure.REFUSED, False, False, False, 0.0)
     assert tier.report(NOW_S).endpoints["m"].errors == 1.0
 
 
@@ -190,7 +221,7 @@ def test_what_a_server_may_have_begun_to_work_on_is_not_sent_again(failure: Fail
     tier = leaf(server("a"), server("b"))
     exchange = arrive(tier)
     tier.attempt_started(NOW_S, exchange)
-    refused(tier.attempt_failed(NOW_S, exchange, failure, True, False, False))
+    refused(tier.attempt_failed(NOW_S, exchange, failure, True, False, False, 0.0))
     assert not tier.exchanges
 
 
@@ -198,8 +229,8 @@ def test_an_answer_cut_short_is_cancelled_not_rejected() -> None:
     tier = leaf(server("a"))
     exchange = arrive(tier)
     tier.attempt_started(NOW_S, exchange)
-    tier.first_byte(NOW_S, exchange)
-    action = tier.attempt_failed(NOW_S, exchange, Failure.CLOSED, True, True, False)
+    tier.first_byte(NOW_S, exchange, 200)
+    action = tier.attempt_failed(NOW_S, exchange, Failure.CLOSED, True, True, False, 0.0)
     assert repr(action) == "Cancel(code='upstream_closed')"
 
 
@@ -208,7 +239,7 @@ def test_a_pooled_connection_found_closed_is_replaced_by_a_fresh_one() -> None:
     tier = leaf(server("a"), server("b"))
     exchange = arrive(tier)
     tier.attempt_started(NOW_S, exchange)
-    action = moved(tier.attempt_failed(NOW_S, exchange, Failure.CLOSED, True, False, True))
+    action = moved(tier.attempt_failed(NOW_S, exchange, Failure.CLOSED, True, False, True, 0.0))
     assert action.fresh
     assert action.address == exchange.address
     tier.attempt_started(NOW_S, exchange)
@@ -221,7 +252,7 @@ def test_a_pooled_connection_to_a_dead_address_is_replaced_by_another_server() -
     first = exchange.address
     tier.attempt_started(NOW_S, exchange)
     tier.address_changed(NOW_S, first.removeprefix("http://").removesuffix(":1"), first, False)
-    action = moved(tier.attempt_failed(NOW_S, exchange, Failure.CLOSED, True, False, True))
+    action = moved(tier.attempt_failed(NOW_S, exchange, Failure.CLOSED, True, False, True, 0.0))
     assert not action.fresh
     assert action.address != first
 
@@ -234,7 +265,7 @@ def test_a_pooled_connection_to_a_server_that_dropped_the_model_is_replaced_by_a
     first = exchange.address
     tier.attempt_started(NOW_S, exchange)
     tier.models_learned(NOW_S, first.removeprefix("http://").removesuffix(":1"), ("other",))
-    action = moved(tier.attempt_failed(NOW_S, exchange, Failure.CLOSED, True, False, True))
+    action = moved(tier.attempt_failed(NOW_S, exchange, Failure.CLOSED, True, False, True, 0.0))
     assert action.address != first
 
 
@@ -258,7 +289,7 @@ def test_an_outer_tier_hears_an_inner_retry_start_again() -> None:
     exchange = arrive(tier)
     tier.attempt_started(NOW_S, exchange)
     tier.attempt_started(NOW_S, exchange)
-    tier.first_byte(NOW_S, exchange)
+    tier.first_byte(NOW_S, exchange, 200)
     with pytest.raises(AssertionError, match=r"cannot become waiting"):
         tier.attempt_started(NOW_S, exchange)
 
@@ -401,7 +432,7 @@ def test_a_policy_that_is_none_or_is_for_no_endpoint_changes_nothing() -> None:
 def finish(tier: Tier, usage: Usage | None) -> None:
     exchange = arrive(tier)
     tier.attempt_started(NOW_S, exchange)
-    tier.first_byte(NOW_S, exchange)
+    tier.first_byte(NOW_S, exchange, 200)
     tier.ended(NOW_S, exchange, 200, usage, 0.0)
 
 
@@ -440,7 +471,7 @@ def test_the_work_of_a_request_is_prefill_until_the_first_byte_and_decode_until_
     decode_s = exchange.decode_s
     assert candidate.work_s == exchange.prefill_s + decode_s
     tier.attempt_started(NOW_S, exchange)
-    tier.first_byte(NOW_S, exchange)
+    tier.first_byte(NOW_S, exchange, 200)
     assert candidate.work_s == pytest.approx(decode_s)
     tier.ended(NOW_S, exchange, 200, None, 0.0)
     assert candidate.work_s == 0.0
@@ -451,7 +482,7 @@ def test_only_a_success_is_a_latency_sample(status: int, samples: int) -> None:
     tier = leaf(server("a"))
     exchange = arrive(tier)
     tier.attempt_started(NOW_S, exchange)
-    tier.first_byte(NOW_S + 1.0, exchange)
+    tier.first_byte(NOW_S + 1.0, exchange, 200)
     tier.ended(NOW_S + 5.0, exchange, status, None, 2.0)
     bins = tier.estimators["m"].bins(NOW_S + 5.0)
     assert [bin_.latency_s for bin_ in bins] == [3.0] * samples  # the client's stall is not the server's

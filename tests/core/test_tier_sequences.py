@@ -27,15 +27,27 @@ from dlbctl.core.events import (
     Event,
     Failure,
     Forward,
+    Probe,
     Reject,
     RequestAction,
     State,
     Usage,
+    Wait,
 )
 from dlbctl.core.exchange import Exchange, Phase
+from dlbctl.core.health import Standing
 from dlbctl.core.offline import VERSION, Action, Entry, Header, outcome, replay
 from dlbctl.core.policy import COSTS, MECHANISMS
-from dlbctl.core.settings import EndpointSettings, Limits, Role, TargetSettings, TierSettings
+from dlbctl.core.settings import (
+    EndpointSettings,
+    HealthSettings,
+    Limits,
+    QueueSettings,
+    RetrySettings,
+    Role,
+    TargetSettings,
+    TierSettings,
+)
 from dlbctl.core.target import Candidate, Target
 from dlbctl.router.eventlog import RecordedTier
 
@@ -43,6 +55,8 @@ MODELS = ("m0", "m1", "m2")
 POLICIES = [f"{mechanism}/{cost}" for mechanism in MECHANISMS.names() for cost in COSTS.names()]
 CURVE = Curve(a=0.8, b=0.096, c=6.0, s=1.5, version=3, samples=50.0, sd_log_gradient=0.1)
 BOOT = "b007"
+
+OPEN = (Phase.QUEUED, Phase.CONNECTING, Phase.WAITING, Phase.STREAMING)
 
 small = st.integers(0, 7)
 
@@ -71,8 +85,15 @@ class Sequences(RuleBasedStateMachine):
             self.role,
             "here",
             tuple(make(n, n + 1) for n in range(3)),
-            (EndpointSettings("m0", limits=Limits(5)), EndpointSettings("m1")),
+            (
+                EndpointSettings("m0", limits=Limits(5)),
+                EndpointSettings("m1", retries=RetrySettings(attempts=4, after_sent=True)),
+            ),
             seed=7,
+            max_in_flight=40,
+            retries=RetrySettings(budget=0.0, budget_min=2),
+            health=HealthSettings(failures=3, eject_s=1.0, slow_start_s=3.0),
+            queue=QueueSettings(size=3, max_wait_s=5.0),
         )
         self.lines = [msgspec.json.encode(Header(VERSION, 0, BOOT, settings)) + b"\n"]
         self.tier = RecordedTier(settings, BOOT, self.note)
@@ -92,10 +113,11 @@ class Sequences(RuleBasedStateMachine):
     def arrive(self, models: list[int], size: int, root: str) -> None:
         for model in models:
             name = (*MODELS, "m0", "m1", "m0", "m1", "unknown")[model]
-            action = self.tier.arrived(self.now_s, Arrival(f"id-{size}", name, size, 0.0, size % 3 * 50, root))
-            if isinstance(action, Forward):
-                limit = action.exchange.endpoint.settings.limits.max_in_flight
-                assert not limit or action.exchange.endpoint.in_flight <= limit
+            arrival = Arrival(f"id-{size}", name, size, 0.0, size % 3 * 50, root)
+            arrival.priority, arrival.replayable = size % 5 - 2, size % 7 > 0
+            arrival.patience_s = size % 4 / 3.0
+            action = self.tier.arrived(self.now_s, arrival)
+            assert len(self.tier.exchanges) <= self.tier.settings.max_in_flight
             self.check(action)
 
     def pick(self, which: int, *phases: Phase) -> Exchange | None:
@@ -110,7 +132,7 @@ class Sequences(RuleBasedStateMachine):
     @rule(which=small)
     def answer(self, which: int) -> None:
         if exchange := self.pick(which, Phase.WAITING):
-            self.tier.first_byte(self.now_s, exchange)
+            self.tier.first_byte(self.now_s, exchange, (200, 200, 500)[which % 3])
 
     @rule(which=small, status=st.sampled_from([200, 200, 400, 429, 500, 503]), tokens=small)
     def end(self, which: int, status: int, tokens: int) -> None:
@@ -132,7 +154,9 @@ class Sequences(RuleBasedStateMachine):
     def fail_one(self, exchange: Exchange, failure: Failure, reused: bool) -> None:
         before, noted = exchange.address, len(self.lines)
         written, answered = exchange.phase is not Phase.CONNECTING, exchange.phase is Phase.STREAMING
-        action = self.tier.attempt_failed(self.now_s, exchange, failure, written, answered, reused and written)
+        action = self.tier.attempt_failed(
+            self.now_s, exchange, failure, written, answered, reused and written, float(len(before) % 3)
+        )
         assert len(self.lines) == noted + 1, "one event is noted once, whatever it brings about"
         if isinstance(action, Forward) and action.fresh:
             assert action.address == before
@@ -140,15 +164,26 @@ class Sequences(RuleBasedStateMachine):
 
     @rule(which=small)
     def leave(self, which: int) -> None:
-        if exchange := self.pick(which, Phase.CONNECTING, Phase.WAITING, Phase.STREAMING):
+        if exchange := self.pick(which, *OPEN):
             self.tier.client_gone(self.now_s, exchange)
 
     @rule(which=small, total=st.booleans())
     def expire(self, which: int, total: bool) -> None:
-        if exchange := self.pick(which, Phase.CONNECTING, Phase.WAITING, Phase.STREAMING):
+        if exchange := self.pick(which, *OPEN):
             self.check(self.tier.expired(self.now_s, exchange, total))
 
+    @rule()
+    def take_turns(self) -> None:
+        while (turn := self.tier.turn(self.now_s)) is not None:
+            assert isinstance(turn.action, Forward) == (turn.exchange.number in self.tier.exchanges)
+            self.check(turn.action)
+
     def check(self, action: RequestAction) -> None:
+        if isinstance(action, Wait):
+            assert self.role == "leaf"
+            assert action.exchange in list(action.exchange.endpoint.queue)
+            assert self.now_s <= action.until_s <= self.now_s + 5.0
+            return
         if not isinstance(action, Forward):
             assert not isinstance(action, Reject) or action.status in {404, 502, 503, 504}
             return
@@ -162,9 +197,16 @@ class Sequences(RuleBasedStateMachine):
         if not action.fresh:
             assert action.address not in sent_to
             sent_to.append(action.address)
+        assert exchange.attempts <= self.tier.retries(exchange.endpoint).attempts
+        if action.fresh:
+            return  # it is where it was, which need not be where it would be sent now
         assert exchange.candidate in exchange.endpoint.routable
+        assert self.now_s >= exchange.candidate.busy_until_s
+        assert target.health.standing is Standing.IN or target.health.trial is exchange or exchange.endpoint.panic
         slots = target.settings.slots
         assert not slots or target.in_flight <= slots
+        limit = exchange.endpoint.settings.limits.max_in_flight
+        assert not limit or exchange.endpoint.in_flight <= limit
 
     # -- surroundings ------------------------------------------------------------------------------------
 
@@ -177,6 +219,11 @@ class Sequences(RuleBasedStateMachine):
     def flap(self, place: int, address: int, up: bool) -> None:
         self.tier.address_changed(self.now_s, f"t{place % 4}", f"http://h{place % 4}:{address % 3}", up)
         self.tier.address_changed(self.now_s, f"t{place % 4}", f"http://h{place % 4}:1", up)
+
+    @precondition(lambda self: self.role == "leaf")
+    @rule(place=small, result=st.sampled_from([*Probe, Probe.OK]))
+    def probe(self, place: int, result: Probe) -> None:
+        self.tier.probed(self.now_s, f"t{place % 4}", f"http://h{place % 4}:1", result)
 
     @rule(place=small, address=small, drain=st.booleans())
     def administer(self, place: int, address: int, drain: bool) -> None:
@@ -254,7 +301,11 @@ class Sequences(RuleBasedStateMachine):
         self.remember()
         at_candidate = Counter(id(exchange.candidate) for exchange in exchanges)
         at_target = Counter(id(exchange.candidate.target) for exchange in exchanges if exchange.candidate)
-        of_endpoint = Counter(id(exchange.endpoint) for exchange in exchanges)
+        of_endpoint = Counter(id(exchange.endpoint) for exchange in exchanges if exchange.candidate)
+        retries = Counter(id(exchange.endpoint) for exchange in exchanges if exchange.retrying)
+        queued = [exchange for endpoint in tier.endpoints.values() for exchange in endpoint.queue]
+        assert [e for e in exchanges if e.candidate is None] == sorted([*queued, *tier._shed], key=exchanges.index)
+        assert all((e.phase is Phase.QUEUED) == (e.candidate is None) for e in exchanges)
         for candidate in self.seen_candidates:
             assert candidate.in_flight == at_candidate[id(candidate)]
             mine = [exchange for exchange in exchanges if exchange.candidate is candidate]
@@ -265,10 +316,19 @@ class Sequences(RuleBasedStateMachine):
             assert target.in_flight == at_target[id(target)]
         for endpoint in tier.endpoints.values():
             assert endpoint.in_flight == of_endpoint[id(endpoint)]
+            assert endpoint.retrying == retries[id(endpoint)]
+            budgets = tier.retries(endpoint)
+            assert endpoint.retrying <= max(2, budgets.budget * len(exchanges))
+            waiting = [(-e.arrival.priority, e.number) for e in endpoint.queue]
+            assert waiting == sorted(waiting)
+            assert len(waiting) <= tier.settings.queue.size + 1  # a retry keeps its turn
             self.endpoint_is_true(endpoint)
 
     def endpoint_is_true(self, endpoint: Endpoint) -> None:
         up = [c for c in endpoint.candidates.values() if c.target.up and c.k > 0]
+        well = [c for c in up if c.target.health.standing is not Standing.OUT]
+        assert endpoint.panic == (bool(up) and not well)
+        up = well or up
         assert endpoint.routable == up
         # A leaf counts its servers' requests; a root is told its cells'.
         assert endpoint.rif == sum(candidate.target.in_flight for candidate in up if not candidate.reports)
@@ -343,13 +403,17 @@ WALK: list[tuple[int, Step]] = [
     (3, lambda m, r: m.wait(r.choice([0.0, 0.01, 0.5, 5.0]))),
     (3, lambda m, r: m.flap(any_of(r), any_of(r), r.random() < 0.7)),
     (1, lambda m, r: m.administer(any_of(r), any_of(r), r.random() < 0.3)),
+    (4, lambda m, r: m.take_turns()),
     (1, lambda m, r: m.audit()),
     (1, lambda m, r: m.recover()),
     (1, lambda m, r: m.retarget([any_of(r) for _ in range(4)])),
     (1, lambda m, r: m.reconfigure(r.choice(["", *POLICIES]), r.choice([0, 0, 4, 9]), set(r.sample(MODELS, 2)))),
     (1, lambda m, r: m.switch(any_of(r), r.choice(["", *POLICIES]))),
 ]
-WALK_LEAF: list[tuple[int, Step]] = [(2, lambda m, r: m.learn_models(any_of(r), r.randint(0, 3)))]
+WALK_LEAF: list[tuple[int, Step]] = [
+    (2, lambda m, r: m.learn_models(any_of(r), r.randint(0, 3))),
+    (3, lambda m, r: m.probe(any_of(r), r.choice([*Probe, Probe.OK, Probe.OK]))),
+]
 WALK_ROOT: list[tuple[int, Step]] = [
     (6, lambda m, r: m.report(any_of(r), any_of(r), any_of(r), r.randint(0, 4), r.randint(1, 3), r.randint(-1, 5)))
 ]
@@ -361,8 +425,12 @@ def test_on_long_walks_counts_are_true_and_a_replay_does_the_same(machine: type[
     rng = Random(seed)
     walker = machine()
     weights, steps = zip(*WALK, *(WALK_LEAF if machine.role == "leaf" else WALK_ROOT), strict=True)
-    for step in rng.choices(steps, weights, k=400):
+    for step in rng.choices(steps, weights, k=600):
         step(walker, rng)
         walker.counts_are_true()
     assert len(walker.sent_to) > 50, "a walk that sends little proves little"
+    endpoints = walker.tier.endpoints.values()
+    assert sum(endpoint.retried for endpoint in endpoints) > 0
+    assert machine.role == "root" or sum(endpoint.queued for endpoint in endpoints) > 0
+    assert machine.role == "root" or sum(target.ejections for target in walker.seen_targets) > 0
     walker.teardown()

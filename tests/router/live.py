@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, ParamSpec, cast
 import uvloop
 from uvicorn.server import ServerState
 
-from dlbctl.core.settings import EndpointSettings, TargetSettings, TierSettings, Timeouts
+from dlbctl.core.settings import EndpointSettings, QueueSettings, RetrySettings, TargetSettings, TierSettings, Timeouts
 from dlbctl.core.tier import Tier
 from dlbctl.router.listener import Listener, PeerListener
 from dlbctl.router.request import HttpLimits
@@ -105,6 +105,10 @@ async def _open(stack: contextlib.AsyncExitStack, listener: Listener, state: Ser
     return cast("int", server.sockets[0].getsockname()[1])
 
 
+# A full leaf then says no at once, which is what most tests are about.
+NO_QUEUE = QueueSettings(size=0)
+
+
 def server(name: str, port: int, *models: str, slots: int = 0) -> TargetSettings:
     """A leaf's target on loopback that serves the models (`m` by default)."""
     return TargetSettings(name, (f"http://127.0.0.1:{port}",), models or ("m",), slots=slots)
@@ -122,10 +126,23 @@ async def leaf(
     half_close: bool = False,
     token: bytes = b"",
     peer_port: int = 0,
+    queue: QueueSettings = NO_QUEUE,
+    retries: RetrySettings | None = None,
+    accept_priority: bool = False,
 ) -> AsyncIterator[Live]:
     """A leaf with a client and a peer listener. up: its servers are known to answer, without being asked."""
-    settings = TierSettings("leaf", cell, tuple(servers), tuple(endpoints), timeouts or Timeouts(), seed=1)
-    router = Router(Tier(settings, f"boot-{cell}"), {}, asyncio.get_running_loop(), token=token)
+    settings = TierSettings(
+        "leaf",
+        cell,
+        tuple(servers),
+        tuple(endpoints),
+        timeouts or Timeouts(),
+        seed=1,
+        queue=queue,
+        retries=retries or RetrySettings(),
+    )
+    loop = asyncio.get_running_loop()
+    router = Router(Tier(settings, f"boot-{cell}"), {}, loop, token=token, accept_priority=accept_priority)
     if up:
         mark_up(router.tier)
     async with _running(router, limits or HttpLimits(), half_close=half_close, peer_port=peer_port) as live:

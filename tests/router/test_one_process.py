@@ -9,7 +9,7 @@ import pytest
 
 from dlbctl.core.settings import TierSettings, Timeouts
 
-from .live import client_of, on_loop, root, server, until
+from .live import NO_QUEUE, client_of, on_loop, root, server, until
 from .scripted import Connection, answering, full_backlog, once, refusing_port, serving, sized
 from .test_upstream_faults import BODY, close_at_once, closing_when_used_again
 from .wire import Answer, chat, get, post
@@ -18,7 +18,7 @@ from .wire import Answer, chat, get, post
 def cell(name: str, *ports: int, slots: int = 0, timeouts: Timeouts | None = None) -> TierSettings:
     """A cell of servers that serve `m`, named by their position."""
     servers = tuple(server(f"{name}-{n}", port, slots=slots) for n, port in enumerate(ports))
-    return TierSettings("leaf", name, servers, timeouts=timeouts or Timeouts(), seed=1)
+    return TierSettings("leaf", name, servers, timeouts=timeouts or Timeouts(), seed=1, queue=NO_QUEUE)
 
 
 def code_of(answer: Answer) -> tuple[int, str]:

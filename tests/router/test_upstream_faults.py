@@ -106,7 +106,7 @@ async def test_an_error_of_the_server_reaches_the_client_as_it_is(status: bytes)
         answer = await client.ask(chat())
         assert (answer.status, answer.body, answer.whole) == (int(status[:3]), b"whole body", True)
         await live.settled()
-        assert totals(live) == (1, 0 if status.startswith(b"4") else 1)
+        assert totals(live) == (1, 1)  # a 429 is no ill health, but a request that got nothing
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,212 @@
+"""What a tier knows of its surroundings: its targets, its endpoints, which go together, and who can be chosen.
+
+The events here are those about targets and endpoints; `Tier` adds those of requests.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from dlbctl.core.endpoint import Endpoint
+from dlbctl.core.errors import ConfigError
+from dlbctl.core.estimator import Estimator
+from dlbctl.core.events import AdminState, EndpointState, Probe, State
+from dlbctl.core.health import Standing
+from dlbctl.core.policy import Policy
+from dlbctl.core.settings import DEFAULT_POLICY, EndpointSettings, HealthSettings, TargetSettings, TierSettings
+from dlbctl.core.target import Candidate, Target
+
+
+class Surroundings:
+    """Targets, endpoints and the candidates between them.
+
+    boot: identifies this run of the router to its peers.
+    """
+
+    def __init__(self, settings: TierSettings, boot: str) -> None:
+        self.settings = settings
+        self.boot = boot
+        self.role = settings.role
+        self.targets: dict[str, Target] = {}
+        self.endpoints: dict[str, Endpoint] = {}
+        self.estimators: dict[str, Estimator] = {}
+        # A root's cells are judged by what their leaves report, not one by one like servers.
+        self._health = settings.health if settings.role == "leaf" else HealthSettings(failures=0, slow_start_s=0.0)
+        self._drained: set[tuple[str, str]] = set()  # target and address, or an empty address for all of it
+        self.endpoints_changed(settings.endpoints)
+        self.targets_changed(settings.targets)
+
+    # -- what the tier hears -------------------------------------------------------------------------------
+
+    def state_reported(self, now_s: float, target: str, address: str, state: State, rtt_s: float) -> None:
+        """A leaf of a cell reported; endpoints nobody configured are routed with the default policy."""
+        known = self.targets.get(target)
+        if known is None or address not in known.addresses:
+            return  # it was removed while the line was on its way
+        known.rtt_s[address] = rtt_s
+        self._change_address(now_s, target, address, up=True)
+        for name, endpoint_state in state.endpoints.items():
+            self._endpoint_reported(now_s, known, address, name, endpoint_state)
+
+    def address_changed(self, now_s: float, target: str, address: str, up: bool) -> None:
+        """An address began or ceased to answer."""
+        self._change_address(now_s, target, address, up=up)
+
+    def probed(self, now_s: float, target: str, address: str, result: Probe) -> None:
+        """A server was asked whether it is well; thresholds decide what follows from that."""
+        known = self.targets.get(target)
+        if known is None or address not in known.addresses:
+            return  # it was removed while the answer was on its way
+        up = known.health.probed(result, down=address in known.down)
+        if up is not None:
+            self._change_address(now_s, target, address, up=up)
+
+    def models_learned(self, now_s: float, target: str, models: tuple[str, ...]) -> None:  # noqa: ARG002
+        """A server said what it serves; a configured list is not overruled."""
+        known = self.targets.get(target)
+        if known is None or known.settings.endpoints or known.models == models:
+            return
+        known.models = models
+        self._match(known)
+
+    def targets_changed(self, targets: Iterable[TargetSettings]) -> None:
+        """Replace the set of targets. Open exchanges keep the target they were sent to until they end."""
+        wanted = {settings.name: settings for settings in targets}
+        for name, target in list(self.targets.items()):
+            if wanted.get(name) != target.settings:
+                self._remove(target)
+        for name, settings in wanted.items():
+            if name not in self.targets:
+                self.targets[name] = Target(settings, self._health)
+                self._drain(self.targets[name])
+                self._match(self.targets[name])
+        for endpoint in self.endpoints.values():
+            endpoint.settle()
+
+    def endpoints_changed(self, endpoints: Iterable[EndpointSettings]) -> None:
+        """Replace the configured endpoints; live policy overrides stay."""
+        wanted = {settings.name: settings for settings in endpoints}
+        for name, endpoint in self.endpoints.items():
+            if name in wanted or endpoint.configured:
+                endpoint.configure(wanted.get(name) or EndpointSettings(name=name), configured=name in wanted)
+        for name in [name for name in wanted if name not in self.endpoints]:
+            self._add_endpoint(wanted[name], configured=True)
+
+    def policy_set(self, now_s: float, endpoint: str, policy: str) -> None:  # noqa: ARG002
+        """Switch an endpoint's policy, or revert it with an empty one. ConfigError for what there is not."""
+        known = self.endpoints.get(endpoint)
+        if known is None:
+            raise ConfigError(f"there is no endpoint {endpoint!r}", hint=f"one of: {', '.join(self.endpoints)}")
+        known.set_policy(Policy.parse(policy) if policy else None)
+
+    def admin_set(self, now_s: float, target: str, address: str, state: AdminState) -> None:  # noqa: ARG002
+        """Take an address out, or put it back; "" for a whole target. ConfigError for what there is not.
+
+        It holds whatever the health of the address, and for a target of that name that comes later.
+        """
+        known = self.targets.get(target)
+        if known is None:
+            raise ConfigError(f"there is no target {target!r}", hint=f"one of: {', '.join(self.targets)}")
+        if address and address not in known.addresses:
+            raise ConfigError(f"{target} has no address {address!r}", hint=f"one of: {', '.join(known.addresses)}")
+        if state is AdminState.DRAIN:
+            self._drained.add((target, address))
+        elif address:
+            self._drained.discard((target, address))
+        else:
+            self._drained = {key for key in self._drained if key[0] != target}
+        self._drain(known)
+        self._settle(known)
+
+    # -- inside ------------------------------------------------------------------------------------------
+
+    def _add_endpoint(self, settings: EndpointSettings, *, configured: bool) -> Endpoint:
+        endpoint = Endpoint(settings, DEFAULT_POLICY[self.role], configured=configured)
+        self.endpoints[settings.name] = endpoint
+        if self.role == "leaf":
+            self.estimators[settings.name] = Estimator(random.Random(self.settings.seed))  # noqa: S311
+        return endpoint
+
+    def _endpoint_reported(self, now_s: float, target: Target, address: str, name: str, state: EndpointState) -> None:
+        endpoint = self.endpoints.get(name) or self._add_endpoint(EndpointSettings(name=name), configured=False)
+        candidate = endpoint.candidates.get(target.name)
+        if candidate is None:
+            candidate = self._add_candidate(endpoint, target)
+        before = (candidate.k, candidate.curve)
+        candidate.report(now_s, address, state, self.boot)
+        if before == (candidate.k, candidate.curve):
+            endpoint.touch(candidate)
+        else:
+            endpoint.settle()
+
+    def _add_candidate(self, endpoint: Endpoint, target: Target) -> Candidate:
+        candidate = Candidate(endpoint, target)
+        if self.role == "root":
+            candidate.k = 0.0  # until its leaves have told how many servers it has
+        endpoint.candidates[target.name] = candidate
+        target.candidates.append(candidate)
+        return candidate
+
+    def _match(self, target: Target) -> None:
+        """Make a server's candidates those of the models it serves (a cell's come with its reports)."""
+        if self.role == "root":
+            return
+        served = set(target.models)
+        for candidate in list(target.candidates):
+            if candidate.endpoint.name not in served:
+                target.candidates.remove(candidate)
+                del candidate.endpoint.candidates[target.name]
+                candidate.endpoint.settle()
+        for name in sorted(served):
+            endpoint = self.endpoints.get(name) or self._add_endpoint(EndpointSettings(name=name), configured=False)
+            if target.name not in endpoint.candidates:
+                self._add_candidate(endpoint, target)
+            endpoint.settle()
+
+    def _change_address(self, now_s: float, target: str, address: str, *, up: bool) -> None:
+        known = self.targets.get(target)
+        if known is None or address not in known.addresses or (address not in known.down) == up:
+            return
+        if up:
+            known.mark(address, up=True)
+            known.health.came_up(now_s)
+            known.reweigh(now_s)
+        else:
+            known.mark(address, up=False)
+            known.rtt_s.pop(address, None)
+            for candidate in known.candidates:
+                candidate.forget(address)
+        self._settle(known)
+
+    def _drain(self, target: Target) -> None:
+        whole = (target.name, "") in self._drained
+        target.drain(frozenset(a for a in target.addresses if whole or (target.name, a) in self._drained))
+
+    def _remove(self, target: Target) -> None:
+        del self.targets[target.name]
+        for address in target.addresses:
+            target.mark(address, up=False)
+        for candidate in target.candidates:
+            del candidate.endpoint.candidates[target.name]
+            candidate.endpoint.settle()
+
+    def _eject(self, now_s: float, target: Target) -> None:
+        """Give a server a rest, unless too many have one already."""
+        ejected = sum(t.health.standing is not Standing.IN for t in self.targets.values() if t is not target)
+        allowed = max(1, int(self._health.max_ejected * len(self.targets))) if len(self.targets) > 1 else 0
+        if ejected < allowed:
+            target.health.eject(now_s)
+            target.ejections += 1
+            self._settle(target)
+
+    def _tend(self, now_s: float) -> None:
+        """What time does to the servers' health: ejections end, slow starts go on."""
+        for target in self.targets.values():
+            if target.health.tend(now_s):
+                self._settle(target)
+            target.reweigh(now_s)
+
+    def _settle(self, target: Target) -> None:
+        for candidate in target.candidates:
+            candidate.endpoint.settle()

@@ -73,10 +73,14 @@ class Connection:
             await self.writer.wait_closed()
 
     def reset(self) -> None:
-        """Close with RST."""
-        sock = self.writer.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        self.writer.transport.abort()
+        reset(self.writer)
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    """Close with RST."""
+    sock = writer.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    writer.transport.abort()
 
 
 Script = Callable[[Connection], Awaitable[None]]

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from dlbctl.router.lifecycle import BACKLOG
 from tests.router.scripted import reset
 
 READ_BYTES = 65536
-BACKLOG = 2048  # as many may connect at the same moment
 
 
 @dataclass

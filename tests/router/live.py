@@ -14,7 +14,9 @@ from uvicorn.server import ServerState
 
 from dlbctl.core.settings import EndpointSettings, QueueSettings, RetrySettings, TargetSettings, TierSettings, Timeouts
 from dlbctl.core.tier import Tier
+from dlbctl.router.lifecycle import BACKLOG
 from dlbctl.router.listener import Listener, PeerListener
+from dlbctl.router.pace import Pace
 from dlbctl.router.request import HttpLimits
 from dlbctl.router.router import Router
 from dlbctl.router.state_stream import StatePublisher
@@ -24,6 +26,7 @@ from .wire import Client
 
 P = ParamSpec("P")
 TEST_LIMIT_S = 30.0
+REPORT_S = 0.01
 
 
 def on_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
@@ -69,9 +72,15 @@ class Live:
     def counts_zero(self) -> bool:
         return all(in_flight(tier) == 0 for tier in self.tiers)
 
+    def upstreams_in_use(self) -> int:
+        """Connections to servers and leaves that are busy or being made; those idle in their pool are not."""
+        pools = self.router._pools.values()
+        return sum(len(pool.open) - len(pool.idle) + len(pool._tasks) for pool in pools)
+
     async def settled(self) -> None:
-        """Wait until nothing is counted, then check every counter there is."""
+        """Wait until nothing is counted and no socket in use, then check every counter there is."""
         await until(lambda: not any(tier.exchanges for tier in self.tiers), "no exchange is open")
+        await until(lambda: not self.upstreams_in_use(), "no upstream connection is in use")
         for tier in self.tiers:
             assert_idle(tier)
 
@@ -98,7 +107,7 @@ def assert_idle(tier: Tier) -> None:
 async def _open(stack: contextlib.AsyncExitStack, listener: Listener, state: ServerState, port: int = 0) -> int:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
-        lambda: listener.protocol(server_state=state), "127.0.0.1", port, reuse_address=True
+        lambda: listener.protocol(server_state=state), "127.0.0.1", port, reuse_address=True, backlog=BACKLOG
     )
     stack.push_async_callback(server.wait_closed)
     stack.callback(server.close)
@@ -168,8 +177,13 @@ async def root(
         mark_up(tier)
         report = tier.report(router.clock())
         router.tier.state_reported(router.clock(), tier.settings.cell, f"local:{tier.settings.cell}", report, 0.0)
-    async with _running(router, limits or HttpLimits(), half_close=False) as live:
-        yield live
+    pace = Pace(router.loop, router.report_local, REPORT_S)
+    router.changed = pace.changed
+    try:
+        async with _running(router, limits or HttpLimits(), half_close=False) as live:
+            yield live
+    finally:
+        pace.stop()
 
 
 def mark_up(tier: Tier) -> None:

@@ -9,6 +9,8 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
+from dlbctl.router.lifecycle import BACKLOG
+
 from .wire import Fields, read_head, split_head
 
 _RESET = struct.pack("ii", 1, 0)
@@ -117,7 +119,7 @@ class ScriptedServer:
             writer.close()
 
     async def start(self) -> asyncio.Server:
-        server = await asyncio.start_server(self._accepted, "127.0.0.1", self.port)
+        server = await asyncio.start_server(self._accepted, "127.0.0.1", self.port, backlog=BACKLOG)
         self.port = server.sockets[0].getsockname()[1]
         return server
 

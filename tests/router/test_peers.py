@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from dlbctl.core.settings import TargetSettings
+from dlbctl.core.settings import TargetSettings, Timeouts
 from dlbctl.router.probe import Prober
 
 from .live import Live, client_of, leaf, on_loop, root, server, until
@@ -24,9 +24,11 @@ def cell(name: str, *ports: int) -> TargetSettings:
 
 
 @contextlib.asynccontextmanager
-async def probing(cells: Sequence[TargetSettings], token: bytes = b"") -> AsyncIterator[Live]:
+async def probing(
+    cells: Sequence[TargetSettings], token: bytes = b"", timeouts: Timeouts | None = None
+) -> AsyncIterator[Live]:
     """A root that probes its cells."""
-    async with root(cells, token=token) as live:
+    async with root(cells, token=token, timeouts=timeouts) as live:
         task = asyncio.ensure_future(Prober(live.router, INTERVAL_MS).run())
         try:
             yield live

@@ -332,13 +332,14 @@ class Relay:
 
     def _complete(self, data: bytes, now_s: float) -> None:
         self._upstream = None
-        self._downstream.transport.write(data + b"0\r\n\r\n" if self._chunked else data)
         if self._paused:
             self._stalled_s += now_s - self._paused_s
         usage = find_usage(self._tail) if self._tail and self._status < 400 else None
         hops, self._hops = self._hops, []
         for tier, exchange in hops:
             tier.ended(now_s, exchange, self._status, usage, self._stalled_s)
+        # After the counts, which must not hang on a write; uvloop writes at the end of its turn anyway.
+        self._downstream.transport.write(data + b"0\r\n\r\n" if self._chunked else data)
         self._downstream.finished(keep_alive=self._keep_alive)
         self._router.moved()
 
@@ -369,14 +370,14 @@ class Relay:
     # -- the client's side (Responder) -------------------------------------------------------------------
 
     def client_gone(self) -> None:
-        """The client left: the upstream is cancelled at once."""
-        self._drop_upstream()
+        """The client left: the upstream is cancelled at once. Counts first, they must not hang on a close."""
         now_s = self._router.clock()
         for tier, exchange in self._hops:
             self._router.waiting.pop(exchange, None)
             tier.client_gone(now_s, exchange)
         self._hops = []
         self._router.moved()
+        self._drop_upstream()
 
     def client_paused(self) -> None:
         """The client reads slower than the answer comes: read no faster than it does."""

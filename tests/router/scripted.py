@@ -167,6 +167,35 @@ def once(answer: bytes) -> Script:
     return script
 
 
+class Held:
+    """A server that sends `begun` at once and `rest` when it may. left: connections that ended instead."""
+
+    def __init__(self, begun: bytes, rest: bytes) -> None:
+        self.begun = begun
+        self.rest = rest
+        self.go = asyncio.Event()
+        self.left = 0
+
+    async def script(self, connection: Connection) -> None:
+        while True:
+            await connection.hear()
+            await connection.send(self.begun)
+            await self._go_or_left(connection)
+            if connection.gone:
+                self.left += 1
+                return
+            await connection.send(self.rest)
+
+    async def _go_or_left(self, connection: Connection) -> None:
+        waits = [asyncio.ensure_future(self.go.wait()), asyncio.ensure_future(connection.left())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+
 def sized(body: bytes, *, status: bytes = b"200 OK", extra: bytes = b"") -> bytes:
     """An answer with content-length."""
     return b"HTTP/1.1 %b\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\n\r\n%b" % (

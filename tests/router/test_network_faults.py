@@ -19,7 +19,7 @@ from dlbctl.core.settings import TierSettings, Timeouts
 from tests.fault_relay import FaultRelay, relayed
 
 from .live import Live, client_of, leaf, mark_up, on_loop, root, server, until
-from .scripted import Connection, Script, ScriptedServer, answering, chunk, once, serving, sized
+from .scripted import Connection, Held, Script, ScriptedServer, answering, chunk, once, serving, sized
 from .test_peers import cell, probing
 from .wire import Answer, Client, chat
 
@@ -155,7 +155,7 @@ async def test_a_stream_that_dies_is_truncated_and_never_ends_cleanly(shape: str
 @both
 @on_loop
 async def test_a_server_that_crashes_truncates_every_stream_and_is_used_again_once_it_is_back(shape: str) -> None:
-    streaming = Held()
+    streaming = held_stream()
     async with site(shape, streaming.script) as made, contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(client_of(made.front)) for _ in range(20)]
         for client in clients:
@@ -175,24 +175,8 @@ async def test_a_server_that_crashes_truncates_every_stream_and_is_used_again_on
         await made.settled()
 
 
-class Held:
-    """Begins a stream for every request and ends it when it may."""
-
-    def __init__(self) -> None:
-        self.go = asyncio.Event()
-
-    async def script(self, connection: Connection) -> None:
-        await connection.hear()
-        await connection.send(STREAM_HEAD + chunk(EVENTS[0]))
-        leaving = asyncio.ensure_future(connection.left())
-        going = asyncio.ensure_future(self.go.wait())
-        try:
-            await asyncio.wait((leaving, going), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            leaving.cancel()
-            going.cancel()
-        if self.go.is_set():
-            await connection.send(chunk(EVENTS[2]) + b"0\r\n\r\n")
+def held_stream() -> Held:
+    return Held(STREAM_HEAD + chunk(EVENTS[0]), chunk(EVENTS[2]) + b"0\r\n\r\n")
 
 
 async def begin(client: Client) -> None:
@@ -369,9 +353,8 @@ MANY = 1000
 async def test_a_thousand_clients_leave_at_the_same_moment(shape: str, begun: bool) -> None:
     """Before the head as well as in mid-stream; the next one is served."""
     _allow_files(10 * MANY)
-    held = Held()
-    silent = Silent()
-    async with site(shape, held.script if begun else silent.script) as made:
+    held = held_stream() if begun else Held(b"", STREAM)
+    async with site(shape, held.script) as made:
         clients = [await Client.connect(made.front.port) for _ in range(MANY)]
         for client in clients:
             await client.send(chat())
@@ -385,22 +368,8 @@ async def test_a_thousand_clients_leave_at_the_same_moment(shape: str, begun: bo
         await made.left()
         assert not made.front.connections
         held.go.set()
-        silent.go.set()
         assert (await made.ask()).whole
         await made.settled()
-
-
-class Silent:
-    """Answers nobody until it may."""
-
-    def __init__(self) -> None:
-        self.go = asyncio.Event()
-
-    async def script(self, connection: Connection) -> None:
-        await connection.hear()
-        if not self.go.is_set():
-            await connection.left()
-        await connection.send(STREAM)
 
 
 def _allow_files(number: int) -> None:
@@ -417,7 +386,7 @@ def _allow_files(number: int) -> None:
 
 @on_loop
 async def test_a_stream_that_is_cut_between_root_and_leaf_is_truncated_and_its_server_told() -> None:
-    held = Held()
+    held = held_stream()
     async with (
         serving(held.script) as engine,
         leaf([server("s", engine.port)], cell="eu") as behind,

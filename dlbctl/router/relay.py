@@ -7,6 +7,7 @@ same process stacks two tiers; the innermost hears first, and what it cannot men
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 from typing import TYPE_CHECKING
 
 from dlbctl.core.events import Arrival, Cancel, Failure, Forward, Reject, RequestAction, Wait
@@ -126,7 +127,7 @@ class Relay:
     def _enter(self, leaf: Tier, root: Tier, exchange: Exchange) -> RequestAction:
         """Hand the request to a leaf of this process, with what the root already knows of it."""
         self._written = False
-        arrival = self._arrival
+        arrival = copy(self._arrival)  # the root learns from its own, which came through no root
         arrival.root = root.boot
         arrival.prompt_tokens = exchange.prompt_tokens
         arrival.max_output_tokens = int(exchange.output_tokens + 0.5)

@@ -10,73 +10,21 @@ import asyncio
 import contextlib
 import json
 import resource
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 import pytest
 
-from dlbctl.core.settings import TierSettings, Timeouts
-from tests.fault_relay import FaultRelay, relayed
+from dlbctl.core.settings import Timeouts
+from tests.fault_relay import relayed
 
-from .live import Live, client_of, leaf, mark_up, on_loop, root, server, until
-from .scripted import Connection, Held, Script, ScriptedServer, answering, chunk, once, serving, sized
+from .live import client_of, leaf, mark_up, on_loop, server, until
+from .scripted import Connection, Held, answering, chunk, once, serving, sized
+from .site import both, site
 from .test_peers import cell, probing
 from .wire import Answer, Client, chat
 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 EVENTS = (b'data: {"n":1}\n\n', b'data: {"n":2}\n\n', b"data: [DONE]\n\n")
 STREAM = STREAM_HEAD + b"".join(chunk(event) for event in EVENTS) + b"0\r\n\r\n"
-
-both = pytest.mark.parametrize("shape", ["one process", "root and leaf"])
-
-
-@dataclass(frozen=True)
-class Site:
-    """Routers in front of a relay in front of a scripted server. front: where clients connect."""
-
-    engine: ScriptedServer
-    relay: FaultRelay
-    routers: tuple[Live, ...]
-
-    @property
-    def front(self) -> Live:
-        return self.routers[0]
-
-    @property
-    def last(self) -> Live:
-        """The router that asks the server."""
-        return self.routers[-1]
-
-    async def ask(self) -> Answer:
-        """One request on a connection of its own."""
-        async with client_of(self.front) as client:
-            return await client.ask(chat())
-
-    async def settled(self) -> None:
-        for live in self.routers:
-            await live.settled()
-
-    async def left(self) -> None:
-        """Nothing is counted, and no connection to the server is open."""
-        await self.settled()
-        await until(lambda: not self.relay.carried, "no connection to the server is open")
-
-
-@contextlib.asynccontextmanager
-async def site(shape: str, script: Script, timeouts: Timeouts | None = None) -> AsyncIterator[Site]:
-    """timeouts: of the tier that asks the server."""
-    limits = timeouts or Timeouts()
-    async with serving(script) as engine, relayed(engine.port) as relay, contextlib.AsyncExitStack() as stack:
-        target = server("s", relay.port)
-        if shape == "one process":
-            local = TierSettings("leaf", "eu", (target,), timeouts=limits, seed=1)
-            routers = (await stack.enter_async_context(root([], local=[local])),)
-        else:
-            behind = await stack.enter_async_context(leaf([target], cell="eu", timeouts=limits))
-            front = await stack.enter_async_context(probing([cell("eu", behind.peer_port)]))
-            routers = (front, behind)  # type: ignore[assignment]
-            await until(front.router.routable)
-        yield Site(engine, relay, routers)
 
 
 def code_of(answer: Answer) -> tuple[int, str]:

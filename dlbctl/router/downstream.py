@@ -57,7 +57,7 @@ class Downstream(asyncio.Protocol):
         self.client = b""
         self.paused = False  # the client reads slower than we write
         self._connections = connections
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: Any = httptools.HttpRequestParser(self)
         self._request = Request()
         self._body: bytes | bytearray = b""
         self._waiting: deque[Request] = deque()
@@ -93,6 +93,10 @@ class Downstream(asyncio.Protocol):
         self.deadline_s = NEVER
         self._deaf = True
         self._waiting.clear()
+        # The wheel may hold this for a while; what it held must not wait with it.
+        self._parser = None  # it refers to this in turn: a cycle, which the collector would find late
+        self._request = Request()
+        self._body = b""
         if self.responder is not None:
             responder, self.responder = self.responder, None
             responder.client_gone()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -130,7 +130,7 @@ class Upstream(asyncio.Protocol):
         self.pool = pool
         self.waiting: Answered | None = None
         self.transport: asyncio.Transport
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: Any = httptools.HttpResponseParser(self)
         self._headers: Headers = []
         self._reason = b""
         self._pieces: list[bytes] = []
@@ -183,6 +183,7 @@ class Upstream(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The server closed or died, or we aborted."""
         self.pool.open.discard(self)
+        self._parser = None  # it refers to this in turn: a cycle, which the collector would find late
         waiting, self.waiting = self.waiting, None
         if waiting is None:
             if self in self.pool.idle:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -10,7 +11,7 @@ from dlbctl.core.settings import Timeouts
 from dlbctl.router.request import HttpLimits
 
 from .live import Chain, chain, client_of, leaf, on_loop, server, until
-from .scripted import Connection, Script, chunk, refusing_port, sized
+from .scripted import Connection, Held, Script, chunk, refusing_port, sized
 from .wire import Client, chat, get, post
 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -196,6 +197,32 @@ async def impatient(made: Chain, number: int) -> None:
         await client.send(chat() * (1 + turn % 3))
         await asyncio.sleep(0.001 * ((number + 3 * turn) % 13))
         leave(client, ("close", "reset")[turn % 2])
+
+
+@on_loop
+async def test_what_served_a_connection_is_freed_with_it_and_not_by_the_collector() -> None:
+    """A parser refers to its connection and back; the collector, which runs seldom, found that too late."""
+    held = Held(STREAM_HEAD + chunk(EVENT), b"0\r\n\r\n")
+    gc.collect()
+    gc.disable()
+    try:
+        before = alive()
+        async with chain(held.script) as (_, live, _):
+            for how in ("close", "reset", "half-close") * 5:
+                async with client_of(live) as client:
+                    await client.send(chat())
+                    await client.reader.readuntil(EVENT)
+                    leave(client, how)
+                    await live.settled()
+        assert alive() == before
+    finally:
+        gc.enable()
+
+
+def alive() -> int:
+    """Objects that serve one connection or request."""
+    names = {"HttpRequestParser", "HttpResponseParser", "Upstream", "Relay", "Exchange"}
+    return sum(type(thing).__name__ in names for thing in gc.get_objects())
 
 
 # -- slow readers ----------------------------------------------------------------------------------------

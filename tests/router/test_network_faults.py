@@ -60,6 +60,18 @@ async def test_a_connection_that_dies_under_the_request_is_a_502(shape: str, the
         assert made.engine.heard == [], "it was written, so it is not sent again"
 
 
+@on_loop
+async def test_a_request_that_was_written_goes_to_no_other_server() -> None:
+    """It may have been acted on, whatever became of its connection."""
+    async with serving(answering(STREAM)) as engine, relayed(engine.port) as one, relayed(engine.port) as two:
+        for relay in (one, two):
+            relay.down.stop_after, relay.down.then = 0, "reset"
+        async with leaf([server("one", one.port), server("two", two.port)]) as live, client_of(live) as client:
+            assert code_of(await client.ask(chat())) == (502, "upstream_closed")
+            await live.settled()
+        assert len(engine.heard) == 1
+
+
 @both
 @pytest.mark.parametrize("then", ["close", "reset"])
 @pytest.mark.parametrize("passed", [0, 20])

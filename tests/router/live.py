@@ -5,14 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import resource
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, ParamSpec, cast
 
+import pytest
 import uvloop
 from uvicorn.server import ServerState
 
-from dlbctl.core.settings import EndpointSettings, QueueSettings, RetrySettings, TargetSettings, TierSettings, Timeouts
+from dlbctl.core.settings import (
+    EndpointSettings,
+    HealthSettings,
+    QueueSettings,
+    RetrySettings,
+    TargetSettings,
+    TierSettings,
+    Timeouts,
+)
 from dlbctl.core.tier import Tier
 from dlbctl.router.lifecycle import BACKLOG
 from dlbctl.router.listener import Listener, PeerListener
@@ -137,6 +147,7 @@ async def leaf(
     peer_port: int = 0,
     queue: QueueSettings = NO_QUEUE,
     retries: RetrySettings | None = None,
+    health: HealthSettings | None = None,
     accept_priority: bool = False,
 ) -> AsyncIterator[Live]:
     """A leaf with a client and a peer listener. up: its servers are known to answer, without being asked."""
@@ -149,6 +160,7 @@ async def leaf(
         seed=1,
         queue=queue,
         retries=retries or RetrySettings(),
+        health=health or HealthSettings(),
     )
     loop = asyncio.get_running_loop()
     router = Router(Tier(settings, f"boot-{cell}"), {}, loop, token=token, accept_priority=accept_priority)
@@ -245,3 +257,12 @@ async def chain(
         client_of(live) as client,
     ):
         yield Chain(engine, live, client)
+
+
+def allow_files(number: int) -> None:
+    """Every connection of a test has both its ends in this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < number:
+        if hard < number and hard != resource.RLIM_INFINITY:
+            pytest.skip(f"needs {number} open files, and {hard} are allowed")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))

@@ -9,12 +9,15 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from dlbctl.core.settings import TargetSettings
+from dlbctl.core.settings import HealthSettings, TargetSettings
 from dlbctl.router.discovery import Discovery
 
 from .live import Live, client_of, leaf, on_loop, until
 from .scripted import Connection, answering, refusing_port, serving, sized
 from .wire import Client, chat, get
+
+# The default interval is for servers that work, not for tests that wait.
+OFTEN = HealthSettings(interval_s=0.2)
 
 
 def learning(name: str, port: int) -> TargetSettings:
@@ -27,8 +30,10 @@ def models(*names: str) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def discovering(servers: Sequence[TargetSettings]) -> AsyncIterator[tuple[Live, Client]]:
-    async with leaf(servers, up=False) as live, client_of(live) as client:
+async def discovering(
+    servers: Sequence[TargetSettings], health: HealthSettings = OFTEN
+) -> AsyncIterator[tuple[Live, Client]]:
+    async with leaf(servers, up=False, health=health) as live, client_of(live) as client:
         task = asyncio.ensure_future(Discovery(live.tier, live.router.clock).run())
         try:
             yield live, client

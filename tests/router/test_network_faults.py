@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import resource
 
 import pytest
 
 from dlbctl.core.settings import Timeouts
 from tests.fault_relay import relayed
 
-from .live import client_of, leaf, mark_up, on_loop, server, until
+from .live import allow_files, client_of, leaf, mark_up, on_loop, server, until
 from .scripted import Connection, Held, answering, chunk, once, serving, sized
 from .site import both, site
 from .test_peers import cell, probing
@@ -312,7 +311,7 @@ MANY = 1000
 @on_loop
 async def test_a_thousand_clients_leave_at_the_same_moment(shape: str, begun: bool) -> None:
     """Before the head as well as in mid-stream; the next one is served."""
-    _allow_files(10 * MANY)
+    allow_files(10 * MANY)
     held = held_stream() if begun else Held(b"", STREAM)
     async with site(shape, held.script) as made:
         clients = [await Client.connect(made.front.port) for _ in range(MANY)]
@@ -330,15 +329,6 @@ async def test_a_thousand_clients_leave_at_the_same_moment(shape: str, begun: bo
         held.go.set()
         assert (await made.ask()).whole
         await made.settled()
-
-
-def _allow_files(number: int) -> None:
-    """Every connection of a test has both its ends in this process."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < number:
-        if hard < number and hard != resource.RLIM_INFINITY:
-            pytest.skip(f"needs {number} open files, and {hard} are allowed")
-        resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
 
 
 # -- between root and leaf ---------------------------------------------------------------------------------

@@ -50,6 +50,11 @@ readiness_grace_s = 0.0
 [timeouts]
 first_byte_s = 1.0
 idle_s = 1.0
+[health]  # faults are looked for here, not avoided
+interval_s = 0.5
+eject_s = 0.5
+eject_max_s = 0.5
+slow_start_s = 0.0
 [[server]]
 url = "{urls[0]}"
 [[server]]
@@ -213,7 +218,7 @@ def until_nothing_is_counted(folder: Path, role: str) -> None:
 def unexplained(log: str, fickle_url: str) -> list[str]:
     """Lines of a log that tell of more than the server that was taken away."""
     loud = [line for line in log.splitlines() if not re.search(r" (INFO|DEBUG) ", line)]
-    return [line for line in loud if f"server {fickle_url} does not answer" not in line]
+    return [line for line in loud if f"WARNING dlbctl.router.discovery: server {fickle_url} " not in line]
 
 
 async def soak(url: str, engines: Engines, routers: list[Running]) -> tuple[Load, list[Footprint]]:
@@ -246,7 +251,7 @@ def test_a_long_mixed_run_leaves_nothing_behind(tmp_path: Path) -> None:
     print(dict(load.outcomes), early, late)
     assert load.outcomes.total() == REQUESTS
     assert load.outcomes.keys() <= {"ok", "left", *FAULTS}
-    assert load.outcomes["ok"] > 0.7 * REQUESTS
+    assert load.outcomes["ok"] > 0.8 * REQUESTS
     assert [code for code, _, _ in ended] == [0, 0]
     assert [unexplained(err, engines.fickle_url) for _, _, err in ended] == [[], []]
     for before, after in zip(early, late, strict=True):

@@ -283,6 +283,8 @@ class Downstream(asyncio.Protocol):
         if not self._reading:  # what is wrong stands where a request should have begun
             self._request = Request()
             self._reading = True
+        elif self._in_head:
+            self._request.id = self._request.header(b"x-request-id")
         self._request.refusal = refusal
         self._request.keep_alive = False
         self._accept(self._request)
@@ -320,8 +322,9 @@ class Downstream(asyncio.Protocol):
         *,
         content_type: bytes = b"application/json",
     ) -> None:
-        """Send a whole answer of our own."""
+        """Send a whole answer of our own. extra: further header lines, each ending in CRLF."""
         keep_alive = self.keeps_alive(request)
+        extra += b"x-request-id: %b\r\n" % self.listener.router.identify(request)
         if not keep_alive:
             extra += b"connection: close\r\n"
         data = answer(status, body, content_type=content_type, extra=extra)

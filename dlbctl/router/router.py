@@ -141,7 +141,7 @@ class Router:
         Relay(self, downstream, request, arrival, peer=peer).start()
 
     def _arrival(self, request: Request, *, peer: bool) -> Arrival:
-        identity = request.id.decode("latin-1") if 0 < len(request.id) <= MAX_ID_BYTES else self._new_id()
+        identity = self.identify(request).decode("latin-1")
         endpoint = request.header(b"dlb-endpoint") if peer else b""
         if endpoint:
             return Arrival(
@@ -163,10 +163,13 @@ class Router:
             return names[0] if names else ""  # the tier says that nobody serves anything yet
         raise BadBodyError(f"the request names no model; `model` may be one of: {', '.join(names)}")
 
-    def _new_id(self) -> str:
-        # Ids need to be unique, not unguessable; uuid4 reads the system's entropy for each one.
-        self._requests += 1
-        return f"{self.tier.boot}-{self._requests:x}"
+    def identify(self, request: Request) -> bytes:
+        """A request's id: the client's where it can be used, else one made here, which the request keeps."""
+        if not 0 < len(request.id) <= MAX_ID_BYTES:
+            # Ids need to be unique, not unguessable; uuid4 reads the system's entropy for each one.
+            self._requests += 1
+            request.id = b"%b-%x" % (self._boot, self._requests)
+        return request.id
 
     def head_for(
         self, address: Address, request: Request, exchange: Exchange, client: bytes, *, to_leaf: bool
@@ -175,7 +178,7 @@ class Router:
         arrival = exchange.arrival
         lines = [
             b"%b %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\n"
-            % (request.method, request.url, address.authority, request.passed_on, arrival.id.encode("latin-1"))
+            % (request.method, request.url, address.authority, request.passed_on, request.id)
         ]
         forwarded_for = request.forwarded_for + client
         if forwarded_for:

@@ -78,6 +78,38 @@ async def test_a_bad_request_is_answered_and_the_connection_closed(
         await live.settled()
 
 
+def faults(said: bytes) -> list[bytes]:
+    """Requests that each get an answer of our own, with this header line in each."""
+    return [
+        get("/livez", said),
+        get("/v1/models", said),
+        get("/nowhere", said),
+        get("/v1/./files", said),
+        chat("nobody").replace(b"Host: t\r\n", b"Host: t\r\n" + said),
+        post(b"{", extra=said),
+        POST + said + b"Host: u\r\n\r\n",
+        POST + said + b"Content-Length: 10001\r\n\r\n",
+        POST + said + b"Content-Length: 5, 5\r\n\r\n",
+        POST + said + b"X-A: " + b"a" * 2048,
+        POST + said + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        POST + said + b"Content-Length: 5\r\n\r\nlate",
+        POST + said + b"X-Late: 1",
+    ]
+
+
+@pytest.mark.parametrize(("said", "usable"), [(b"", False), (b"X-Request-Id: mine\r\n", True)])
+@on_loop
+async def test_every_answer_of_ours_has_the_id_of_its_request(said: bytes, usable: bool) -> None:
+    limits = HttpLimits(header_bytes=2048, body_bytes=10_000, header_timeout_s=0.2, body_timeout_s=0.2)
+    seen = []
+    async with leaf([server("s", 1, "m", "n")], limits=limits) as live:
+        for request in faults(said):
+            async with client_of(live) as client:
+                (identity,) = (await client.ask(request)).all(b"x-request-id")
+                seen.append(identity)
+    assert set(seen) == {b"mine"} if usable else len(set(seen)) == len(seen)
+
+
 @on_loop
 async def test_limits_are_limits_and_not_less() -> None:
     limits = HttpLimits(header_fields=4, body_bytes=100)

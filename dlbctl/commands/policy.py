@@ -9,7 +9,7 @@ import typer
 
 from dlbctl.commands import output
 from dlbctl.commands.admin_client import ADMIN_HELP, AdminClient, connected
-from dlbctl.core.errors import DlbctlError, UsageError
+from dlbctl.core.errors import ConfigError, DlbctlError, UsageError
 
 if TYPE_CHECKING:
     from dlbctl.core.snapshot import EndpointRow
@@ -59,15 +59,18 @@ def revert(
 
 
 def _check(wanted: dict[str, str]) -> None:
-    """Refuse a policy that does not exist before any router is asked."""
+    """Refuse a policy that does not exist before any router is asked; here it is no file's fault."""
     from dlbctl.core.policy import COSTS, MECHANISMS, Policy
 
-    if "policy" in wanted:
-        Policy.parse(wanted["policy"])
-    if "mechanism" in wanted:
-        MECHANISMS.load(wanted["mechanism"], where="--mechanism")
-    if "cost" in wanted:
-        COSTS.load(wanted["cost"], where="--cost")
+    try:
+        if "policy" in wanted:
+            Policy.parse(wanted["policy"])
+        if "mechanism" in wanted:
+            MECHANISMS.load(wanted["mechanism"], where="--mechanism")
+        if "cost" in wanted:
+            COSTS.load(wanted["cost"], where="--cost")
+    except ConfigError as error:
+        raise UsageError(error.message, hint=error.hint) from error
 
 
 def _change(endpoint: str, method: str, body: dict[str, str] | None, admin: str | None, *, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from math import ceil
 from dlbctl.core.admission import order
 from dlbctl.core.audit import recount
 from dlbctl.core.endpoint import Endpoint
+from dlbctl.core.errors import shortened
 from dlbctl.core.estimator import REST_S
 from dlbctl.core.events import (
     Arrival,
@@ -311,7 +312,7 @@ class Tier(Surroundings):
             # Nobody has said yet what is served; a client would not try a 404 again.
             kind = "cell" if self.role == "root" else "server"
             return Reject(503, f"no_routable_{kind}", f"no {kind} answers at present", 1)
-        return Reject(404, "unknown_model", f"the model {arrival.endpoint!r} is not served here")
+        return Reject(404, "unknown_model", f"the model {shortened(arrival.endpoint)!r} is not served here")
 
     def _nowhere(self, now_s: float, exchange: Exchange) -> Reject:
         endpoint = exchange.endpoint

@@ -171,6 +171,17 @@ async def test_a_request_for_no_known_model_is_refused_in_the_openai_shape(
 
 
 @on_loop
+async def test_what_is_not_there_is_repeated_to_the_client_in_short() -> None:
+    async with leaf([server("s", 1)]) as live, client_of(live) as client:
+        name = "a" * 20_000
+        for request in (chat(name), get(f"/v1/models/{name}"), get(f"/{name}")):
+            answer = await client.ask(request)
+            assert answer.status == 404
+            assert b"aaaa..." in answer.body
+            assert len(answer.body) < 300
+
+
+@on_loop
 async def test_a_request_without_a_model_goes_to_the_only_endpoint() -> None:
     async with chain(OK) as (engine, _, client):
         assert (await client.ask(post(b'{"prompt":"x"}', "/completion"))).status == 200

@@ -76,11 +76,9 @@ def _check_generated(file: Path, fleet: FleetSettings) -> None:
 def _settings(name: str, tables: dict[str, Any], wanted: type[Settings]) -> Settings:
     import tomlkit
 
-    from dlbctl.core import toml
+    from dlbctl.router.config import parse
 
-    settings = toml.decode(tomlkit.dumps(tables), wanted, file=name)
-    settings.check(name)
-    return settings
+    return parse(tomlkit.dumps(tables), wanted, file=name)
 
 
 def _root(root: RootFile) -> str:

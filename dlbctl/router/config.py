@@ -161,9 +161,13 @@ def load(path: Path, wanted: type[File], environment: Mapping[str, str]) -> File
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text") from error
-    settings = toml.decode(text, wanted, file=str(path), environment=environment)
-    settings.check(str(path))
-    return settings
+    return parse(text, wanted, file=str(path), environment=environment)
+
+
+def parse(text: str, wanted: type[File], *, file: str, environment: Mapping[str, str] | None = None) -> File:
+    """Decode and check the text of a file; one environment may override values of a root and of a leaf."""
+    sections = {*RootFile.__struct_fields__, *LeafFile.__struct_fields__}
+    return toml.decode(text, wanted, file=file, environment=environment, beside=sections)
 
 
 def find(role: Role, given: Path | None) -> Path:

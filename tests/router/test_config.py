@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlbctl.core import toml
 from dlbctl.core.errors import ConfigError
-from dlbctl.router.config import LeafFile, RootFile, find, load, read_token
+from dlbctl.router.config import LeafFile, RootFile, find, load, parse, read_token
 from dlbctl.router.sections import host_and_port
 from dlbctl.router.upstream import Address
 
@@ -20,15 +19,11 @@ ROOT = '[root]\n[[cell]]\nname = "eu"\nleaves = ["http://10.0.0.1:9081"]\n'
 
 
 def leaf(text: str, environment: dict[str, str] | None = None) -> LeafFile:
-    made = toml.decode(text, LeafFile, file="leaf.toml", environment=environment)
-    made.check("leaf.toml")
-    return made
+    return parse(text, LeafFile, file="leaf.toml", environment=environment)
 
 
 def root(text: str, environment: dict[str, str] | None = None) -> RootFile:
-    made = toml.decode(text, RootFile, file="root.toml", environment=environment)
-    made.check("root.toml")
-    return made
+    return parse(text, RootFile, file="root.toml", environment=environment)
 
 
 def test_the_smallest_files_are_valid() -> None:
@@ -172,7 +167,8 @@ def test_the_environment_overrides_values() -> None:
 
 def test_variables_that_address_no_section_are_left_alone() -> None:
     names = ("DLBCTL_TARGET", "DLBCTL_ROOT__LISTEN", "DLBCTL_", "DLBCTL_LEAF", "PATH", "LEAF__LISTEN")
-    assert leaf(LEAF, dict.fromkeys(names, "x")) == leaf(LEAF)
+    others = ("DLBCTL_ADMIN", "DLBCTL_LEAF_SERVICE_HOST", "DLBCTL_SERVER_URL", "DLBCTL_LISTEN")
+    assert leaf(LEAF, dict.fromkeys(names + others, "x")) == leaf(LEAF)
 
 
 @pytest.mark.parametrize(
@@ -193,6 +189,45 @@ def test_a_variable_that_does_not_fit_is_told_by_its_name_or_key(name: str, valu
     with pytest.raises(ConfigError) as caught:
         leaf(LEAF, {name: value})
     assert words in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "hint"),
+    [
+        ("DLBCTL_LEEF__LISTEN", "there is no section 'leef'", "did you mean DLBCTL_LEAF__LISTEN?"),
+        ("DLBCTL_TIMEOUT__IDLE_S", "there is no section 'timeout'", "did you mean DLBCTL_TIMEOUTS__IDLE_S?"),
+        ("DLBCTL_QQQ__IDLE_S", "there is no section 'qqq'", "sections: cell, endpoint, http, leaf, root, "),
+        ("DLBCTL___LISTEN", "there is no section ''", "sections: "),
+        ("DLBCTL_LEAF_LISTEN", "overrides nothing", "did you mean DLBCTL_LEAF__LISTEN?"),
+        ("DLBCTL_LEAF__LISTN", "unknown key leaf.listn", "did you mean 'listen'?"),
+    ],
+)
+def test_a_mistyped_variable_is_told_with_the_nearest(name: str, words: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        leaf(LEAF, {name: "1"})
+    assert caught.value.message == f"environment variable {name}: {words}" + " to override" * ("section" in words)
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("DLBCTL_LEAF__DRAIN_S", "soon", "leaf.drain_s: Expected `float`, got `str`"),
+        ("DLBCTL_LEAF__DRAIN_S", "-1", "leaf.drain_s: cannot be negative"),
+        ("DLBCTL_LEAF__PEER_LISTEN", "0.0.0.0:1", "leaf.peer_listen: '0.0.0.0:1' is open to other machines"),
+        ("DLBCTL_SERVER__S_1__WEIGHT", "0", "server[0].weight: must be positive"),
+        ("DLBCTL_SERVER__0__URL", "nowhere", "server[0].url: 'nowhere' is not an address"),
+        ("DLBCTL_TIMEOUTS__IDLE_S", "nan", "timeouts.idle_s: a time-out cannot be negative"),
+        ("DLBCTL_SERVER__0__ENDPOINTS", "[1]", "server[0].endpoints[0]: Expected `str`, got `int`"),
+    ],
+)
+def test_a_bad_value_is_blamed_on_the_variable_it_comes_from(name: str, value: str, words: str) -> None:
+    text = LEAF + 'name = "s-1"\n'
+    with pytest.raises(ConfigError) as caught:
+        leaf(text, {"DLBCTL_LEAF__LISTEN": "127.0.0.1:1", name: value})
+    assert caught.value.message.startswith(f"environment variable {name}: {words}")
+    with pytest.raises(ConfigError, match=r"^leaf.toml: timeouts"):
+        leaf(text + "[timeouts]\nconnect_s = -1\n", {"DLBCTL_TIMEOUTS__IDLE_S": "1"})
 
 
 @pytest.mark.parametrize("value", ["plain", "[[[", '"', "= 1"])

@@ -64,7 +64,7 @@ def _check_generated(file: Path, fleet: FleetSettings) -> None:
     from dlbctl.router.config import LeafFile, RootFile, read_token
 
     somewhere, admin = "http://127.0.0.1:1", "unix:/admin.sock"
-    leaves = {region.name: somewhere for region in fleet.region}
+    leaves = {region.name: f"http://127.0.0.1:{port}" for port, region in enumerate(fleet.region, start=1)}
     for region in fleet.region:
         load_profile(region.profile)
         leaf = _settings(f"{file}: leaf of {region.name}", leaf_tables(fleet, region, [somewhere], admin), LeafFile)

@@ -42,16 +42,19 @@ async def no_app(scope: Any, receive: Any, send: Any) -> None:
     """Stand in as uvicorn's application where a protocol class answers by itself."""
 
 
-def run_root(settings: RootFile, announce: Announce) -> None:
-    """Run a root until a signal ends it. announce: told each listener's name and URL, once all accept."""
+def run_root(settings: RootFile, announce: Announce, file: str) -> None:
+    """Run a root until a signal ends it. announce: told each listener's name and URL, once all accept.
+
+    file: what the settings were read from, for errors.
+    """
     _configure_logging()
-    _run(_root(settings, announce))
+    _run(_root(settings, announce, f"{file}: root"))
 
 
-def run_leaf(settings: LeafFile, announce: Announce) -> None:
-    """Run a leaf until a signal ends it."""
+def run_leaf(settings: LeafFile, announce: Announce, file: str) -> None:
+    """Run a leaf until a signal ends it, likewise."""
     _configure_logging()
-    _run(_leaf(settings, announce))
+    _run(_leaf(settings, announce, f"{file}: leaf"))
 
 
 def _run(process: Any) -> None:
@@ -64,7 +67,7 @@ def _run(process: Any) -> None:
     uvloop.run(process)
 
 
-async def _root(settings: RootFile, announce: Announce) -> None:
+async def _root(settings: RootFile, announce: Announce, where: str) -> None:
     section = settings.root
     boot = _boot()
     logs: list[EventLog] = []
@@ -78,10 +81,9 @@ async def _root(settings: RootFile, announce: Announce) -> None:
     )
     life = _lifecycle(section, router)
     _background_logs(life, logs)
-    opened = [
-        _open(life, "listening", section.listen, Listener(router, settings.http, half_close=_half_close(section)))
-    ]
-    _open_admin(life, admin_address(section, "root"), router)
+    clients = Listener(router, settings.http, half_close=_half_close(section))
+    opened = [("listening", _open(life, f"{where}.listen", section.listen, clients))]
+    _open_admin(life, f"{where}.admin", admin_address(section, "root"), router)
     for leaf in local.values():
         life.background(Discovery(leaf, router.clock).run)
     life.background(Prober(router, section.probe_interval_ms).run)
@@ -99,7 +101,7 @@ async def _root(settings: RootFile, announce: Announce) -> None:
             log.close()
 
 
-async def _leaf(settings: LeafFile, announce: Announce) -> None:
+async def _leaf(settings: LeafFile, announce: Announce, where: str) -> None:
     section = settings.leaf
     logs: list[EventLog] = []
     tier = _tier(settings.tier(), _boot(), section.event_log, logs)
@@ -113,12 +115,12 @@ async def _leaf(settings: LeafFile, announce: Announce) -> None:
     publisher = StatePublisher(router)
     peers.add(b"/dlb/v1/state", publisher.serve)
     peers.add(INSPECT_PATH.encode(), _inspector(router))
-    opened = [_open(life, "peers", section.peer_listen, peers)]
+    opened = []
     if section.listen:
-        opened.insert(
-            0, _open(life, "listening", section.listen, Listener(router, settings.http, half_close=half_close))
-        )
-    _open_admin(life, admin_address(section, "leaf"), router)
+        clients = Listener(router, settings.http, half_close=half_close)
+        opened.append(("listening", _open(life, f"{where}.listen", section.listen, clients)))
+    opened.append(("peers", _open(life, f"{where}.peer_listen", section.peer_listen, peers)))
+    _open_admin(life, f"{where}.admin", admin_address(section, "leaf"), router)
     life.background(Discovery(router.tier, router.clock).run)
     life.background(router.keep_time)
     life.on_drain(publisher.stop)
@@ -156,14 +158,15 @@ def _half_close(section: RouterSection) -> bool:
     return section.half_close == "allow"
 
 
-def _open(life: Lifecycle, name: str, address: str, listener: Listener) -> tuple[str, str]:
-    sock = bind(f"{name}", address)
+def _open(life: Lifecycle, where: str, address: str, listener: Listener) -> str:
+    """Have the listener served at an address; its URL. where: the key that names the address."""
+    sock = bind(where, address)
     life.add(hosted(no_app, protocol=listener.protocol), sock)
-    return name, url_of(sock)
+    return url_of(sock)
 
 
-def _open_admin(life: Lifecycle, address: str, router: Router) -> None:
-    life.add(hosted(Admin(router).app()), bind("admin", address))
+def _open_admin(life: Lifecycle, where: str, address: str, router: Router) -> None:
+    life.add(hosted(Admin(router).app()), bind(where, address))
 
 
 def _inspector(router: Router) -> Serve:

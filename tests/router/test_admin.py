@@ -315,6 +315,6 @@ async def test_a_living_one_is_left_to_its_owner(tmp_path: Path) -> None:
         out, errors = await second.communicate()
         assert (second.returncode, out) == (1, b"")
         first, hint = errors.decode().splitlines()
-        assert first == f"dlbctl: error: admin: {path} belongs to a running process"
+        assert first == f"dlbctl: error: {config}: leaf.admin: {path} belongs to a running process"
         assert "another admin socket" in hint
         assert (await asked.get("info"))["role"] == "leaf"

@@ -99,10 +99,14 @@ class EndpointState(Struct, omit_defaults=True):
 
 
 class State(Struct, omit_defaults=True):
-    """One line of the state stream: everything a root needs to know of a leaf."""
+    """One line of the state stream: everything a root needs to know of a leaf.
+
+    cell: the one that the leaf serves by its own configuration; empty from a leaf that does not say it yet.
+    """
 
     v: int = 1
     boot: str = ""
+    cell: str = ""
     seq: int = 0
     endpoints: dict[str, EndpointState] = {}
 

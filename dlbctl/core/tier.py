@@ -262,6 +262,7 @@ class Tier(Surroundings):
         self._state_seq += 1
         return State(
             boot=self.boot,
+            cell=self.settings.cell,
             seq=self._state_seq,
             endpoints={name: self._report_endpoint(now_s, endpoint) for name, endpoint in self.endpoints.items()},
         )

@@ -12,6 +12,7 @@ from dlbctl.core.events import Arrival
 from dlbctl.core.exchange import NEVER
 from dlbctl.router.facts import BadBodyError, read_facts
 from dlbctl.router.http1 import error_body
+from dlbctl.router.leaf_faults import LeafFaults
 from dlbctl.router.relay import CAN_HAVE_BODY, Relay
 from dlbctl.router.upstream import Address, Pool
 from dlbctl.router.wheel import Wheel
@@ -57,6 +58,7 @@ class Router:
         # Relays whose requests wait in a tier's admission queue.
         self.waiting: dict[Exchange, Relay] = {}
         self._giving_turns = False
+        self.leaf_faults = LeafFaults()
         self._pools: dict[str, Pool] = {}
         self._requests = 0
         self._boot = tier.boot.encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
@@ -9,6 +10,8 @@ from msgspec import Meta, Struct
 from dlbctl.core.errors import ConfigError
 from dlbctl.router.http1 import HOP_BY_HOP, PEER_PREFIX, Headers
 
+# `uri-host [ ":" port ]` of RFC 9110 section 7.2, or nothing; wider in what an address in brackets may be.
+_HOST = re.compile(rb"(?:(?:[A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?)?")
 # What is looked at or set anew by this hop; every other header travels on as it came.
 OF_INTEREST = HOP_BY_HOP | {
     b"content-type",
@@ -101,6 +104,7 @@ class Request:
         if not self.url.startswith(b"/"):
             self.url = _origin_form(self.url)
         hosts = 0
+        host = b""
         codings = []
         passed_on = []
         for name, value in self.headers:
@@ -109,6 +113,7 @@ class Request:
                     passed_on.append(b"%b: %b\r\n" % (name, value))
             elif name == b"host":
                 hosts += 1
+                host = value
             elif name == b"content-type":
                 self.content_type = value.lower()
                 passed_on.append(b"%b: %b\r\n" % (name, value))
@@ -130,6 +135,8 @@ class Request:
         self.chunked = bool(codings)
         if hosts > 1 or (hosts == 0 and self.version == "1.1"):
             return Refusal(400, "bad_host", "a request needs exactly one Host header")
+        if _HOST.fullmatch(host) is None:
+            return Refusal(400, "bad_host", "the Host header is not host or host:port")
         if self.method == b"CONNECT":
             return Refusal(405, "method_not_allowed", "CONNECT is not offered here")
         if codings and codings != [b"chunked"]:

@@ -119,6 +119,28 @@ async def test_limits_are_limits_and_not_less() -> None:
         assert engine.heard[0].body == body
 
 
+NO_HOSTS = (
+    "a b,a/b,user@a,user:word@a,a:,a:b,a:1:2,a:123456,:80,http://a,a?b,[::1,::1,a\\b,[a b],[::1]x,caf\xe9,'a\",a#b,a\tb"
+)
+
+
+@pytest.mark.parametrize("host", NO_HOSTS.split(","))
+@on_loop
+async def test_a_host_that_is_none_is_refused(host: str) -> None:
+    async with chain(OK) as (engine, _, client):
+        request = chat().replace(b"Host: t\r\n", b"Host: %b\r\n" % host.encode("latin-1"))
+        assert code_of(await client.ask(request)) == (400, "bad_host")
+        assert engine.heard == []
+
+
+@pytest.mark.parametrize("host", ["", "a", "A-b.example.", "a_b:8080", "127.0.0.1:1", "[::1]", "[fe80::1.2.3.4]:65535"])
+@on_loop
+async def test_a_host_is_a_name_or_an_address_with_or_without_a_port(host: str) -> None:
+    async with chain(OK) as (_, _, client):
+        answer = await client.ask(chat().replace(b"Host: t\r\n", b"Host: %b\r\n" % host.encode()))
+        assert answer.status == 200
+
+
 @on_loop
 async def test_a_client_that_is_still_sending_sees_that_its_body_is_too_large() -> None:
     """413 has to be read before the reset that unread bytes would cause (here: 4 MB that nobody takes)."""

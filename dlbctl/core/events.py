@@ -27,7 +27,7 @@ class Failure(StrEnum):
     NO_ROOM = "no_room"  # it is alive and declined the request
     CONNECT_TIMEOUT = "connect_timeout"
     CLOSED = "closed"  # the connection ended before the answer did
-    PROTOCOL = "protocol"  # the answer is not HTTP
+    PROTOCOL = "protocol"  # the answer is not HTTP, or its head too large
     FIRST_BYTE_TIMEOUT = "first_byte_timeout"
     IDLE_TIMEOUT = "idle_timeout"
     TOTAL_TIMEOUT = "total_timeout"

@@ -48,7 +48,7 @@ FAILURES: dict[Failure, tuple[int, str, str, int]] = {
     Failure.UNSEEN: (502, "upstream_closed", "the inference server closed the connection before it answered", 0),
     Failure.CONNECT_TIMEOUT: (504, "upstream_connect_timeout", "connecting to the inference server took too long", 0),
     Failure.CLOSED: (502, "upstream_closed", "the inference server closed the connection before it answered", 0),
-    Failure.PROTOCOL: (502, "upstream_protocol_error", "the inference server's answer is not valid HTTP", 0),
+    Failure.PROTOCOL: (502, "upstream_protocol_error", "the inference server's answer is no HTTP that can be read", 0),
     Failure.FIRST_BYTE_TIMEOUT: (
         504,
         "upstream_first_byte_timeout",

@@ -15,6 +15,9 @@ from dlbctl.core.events import Failure
 from dlbctl.router.http1 import Headers
 
 IDLE_PER_ADDRESS = 256
+# A server's head is bounded as a client's is, with more room: an engine says more of itself.
+HEAD_BYTES = 64 * 1024
+HEAD_FIELDS = 100
 BODILESS = frozenset({204, 304})
 FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 
@@ -134,6 +137,7 @@ class Upstream(asyncio.Protocol):
         self._headers: Headers = []
         self._reason = b""
         self._pieces: list[bytes] = []
+        self._head_bytes = 0  # at most so much of the head has come
         self._begun = False  # the head of the answer has been handed over
         self._bodiless = False
         self._head_request = False
@@ -150,6 +154,7 @@ class Upstream(asyncio.Protocol):
         self.waiting = waiting
         self._headers = []
         self._reason = b""
+        self._head_bytes = 0
         self._begun = self._bodiless = self._complete = self._reusable = self.heard = False
         self._head_request = head_request
         if len(body) < 16_384:
@@ -199,6 +204,8 @@ class Upstream(asyncio.Protocol):
             self.transport.abort()  # an answer nobody asked for: this connection is out of step
             return
         self.heard = True
+        if not self._begun:
+            self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -206,11 +213,11 @@ class Upstream(asyncio.Protocol):
                 _LOG.exception("a fault of our own while reading an answer on %r", self)
             self._surplus = True
             if not self._complete:
-                self.abort()
-                waiting.lost(Failure.PROTOCOL)
-                return
+                self._give_up()
+        if not self._begun and self._head_bytes > HEAD_BYTES:
+            self._give_up()
         if self.waiting is not waiting:
-            return  # given up from within a callback
+            return
         pieces, self._pieces = self._pieces, []
         if self._complete:
             self._release()
@@ -237,6 +244,9 @@ class Upstream(asyncio.Protocol):
         status = self._parser.get_status_code()
         if status < 200 or self.waiting is None:
             return  # interim: the answer itself is still to come
+        if len(self._headers) > HEAD_FIELDS or (self._head_bytes > HEAD_BYTES and self._head_size() > HEAD_BYTES):
+            self._give_up()
+            return
         self._begun = True
         self._bodiless = self._head_request or status in BODILESS
         self.waiting.head(status, self._reason, self._headers, bodiless=self._bodiless)
@@ -258,6 +268,17 @@ class Upstream(asyncio.Protocol):
             self._reason = b""
 
     # -- inside ------------------------------------------------------------------------------------------
+
+    def _head_size(self) -> int:
+        """Bytes of the head; asked only when so much came that they may be too many."""
+        return len(self._reason) + sum(len(name) + len(value) + 4 for name, value in self._headers)
+
+    def _give_up(self) -> None:
+        """What comes is no answer we take."""
+        waiting = self.waiting
+        self.abort()
+        if waiting is not None:
+            waiting.lost(Failure.PROTOCOL)
 
     def _ends_with_connection(self) -> bool:
         """Whether the end of the connection is how the end of this body shows."""

@@ -36,7 +36,7 @@ class Ping:
 
     def __init__(self, router: Router, address: str) -> None:
         self._router = router
-        self._pool = Pool(router.loop, Address(address))
+        self._pool = Pool(router.loop, Address(address), router.wheel)
         self._sent_s = 0.0
         self._residence_s = 0.0
         self._samples: deque[float] = deque(maxlen=PINGS_KEPT)
@@ -109,7 +109,7 @@ class Subscription:
         self._address = address
         self._interval_s = interval_ms / 1e3
         self._path = f"/dlb/v1/state?interval={interval_ms:g}"
-        self._pool = Pool(router.loop, Address(address))
+        self._pool = Pool(router.loop, Address(address), router.wheel)
         self._ping = Ping(router, address)
         self._upstream: Upstream | None = None
         self._connecting: asyncio.Task[None] | None = None

@@ -15,7 +15,7 @@ from dlbctl.router.http1 import error_body
 from dlbctl.router.leaf_faults import LeafFaults
 from dlbctl.router.relay import CAN_HAVE_BODY, Relay
 from dlbctl.router.upstream import Address, Pool
-from dlbctl.router.wheel import Wheel
+from dlbctl.router.wheel import NEVER, Wheel
 
 if TYPE_CHECKING:
     from dlbctl.core.exchange import Exchange
@@ -33,7 +33,8 @@ class Router:
     """What relays share. tier: the one requests enter. local: leaf tiers of this process, by pseudo-address.
 
     token: shown to peers that are asked, and asked of peers that come; empty without one. accept_priority: whether
-    clients may say how urgent a request is; peers may.
+    clients may say how urgent a request is; peers may. upstream_idle_s: how long a connection to a server or leaf may
+    stay unused.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Router:
         *,
         token: bytes = b"",
         accept_priority: bool = False,
+        upstream_idle_s: float = NEVER,
     ) -> None:
         self.tier = tier
         self.local = local
@@ -60,6 +62,7 @@ class Router:
         self._giving_turns = False
         self.leaf_faults = LeafFaults()
         self._pools: dict[str, Pool] = {}
+        self._upstream_idle_s = upstream_idle_s
         self._requests = 0
         self._boot = tier.boot.encode()
 
@@ -70,7 +73,7 @@ class Router:
         """The connections to an address."""
         pool = self._pools.get(address)
         if pool is None:
-            pool = self._pools[address] = Pool(self.loop, Address(address))
+            pool = self._pools[address] = Pool(self.loop, Address(address), self.wheel, idle_s=self._upstream_idle_s)
         return pool
 
     def close(self) -> None:

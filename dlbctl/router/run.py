@@ -34,6 +34,7 @@ from dlbctl.router.request import Request
 from dlbctl.router.router import Router
 from dlbctl.router.sections import RouterSection
 from dlbctl.router.state_stream import StatePublisher
+from dlbctl.router.wheel import NEVER
 
 Announce = Callable[[str, str], None]
 
@@ -76,9 +77,7 @@ async def _root(settings: RootFile, announce: Announce, where: str) -> None:
         address: _tier(leaf, boot, section.event_log and f"{section.event_log}.{quote(leaf.cell, safe='')}", logs)
         for address, leaf in settings.local_leaves().items()
     }
-    router = Router(
-        tier, local, asyncio.get_running_loop(), token=read_token(section), accept_priority=section.accept_priority
-    )
+    router = _router(tier, local, section)
     life = _lifecycle(section, router)
     _background_logs(life, logs)
     clients = Listener(router, settings.http, half_close=_half_close(section))
@@ -105,9 +104,7 @@ async def _leaf(settings: LeafFile, announce: Announce, where: str) -> None:
     section = settings.leaf
     logs: list[EventLog] = []
     tier = _tier(settings.tier(), _boot(), section.event_log, logs)
-    router = Router(
-        tier, {}, asyncio.get_running_loop(), token=read_token(section), accept_priority=section.accept_priority
-    )
+    router = _router(tier, {}, section)
     life = _lifecycle(section, router)
     _background_logs(life, logs)
     half_close = _half_close(section)
@@ -138,6 +135,17 @@ def _tier(settings: TierSettings, boot: str, event_log: str, logs: list[EventLog
         return Tier(settings, boot)
     logs.append(EventLog(Path(event_log), settings, boot))
     return RecordedTier(settings, boot, logs[-1].note)
+
+
+def _router(tier: Tier, local: dict[str, Tier], section: RouterSection) -> Router:
+    return Router(
+        tier,
+        local,
+        asyncio.get_running_loop(),
+        token=read_token(section),
+        accept_priority=section.accept_priority,
+        upstream_idle_s=section.upstream_idle_s or NEVER,
+    )
 
 
 def _background_logs(life: Lifecycle, logs: list[EventLog]) -> None:

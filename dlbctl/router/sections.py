@@ -68,6 +68,13 @@ class RouterSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             "one. The more urgent leaves a leaf's queue first, and takes the place of a less urgent one if it is full."
         ),
     ] = False
+    upstream_idle_s: Annotated[
+        float,
+        Meta(
+            description="Seconds that a connection to a server or leaf may stay unused before it is closed; "
+            "0 for no limit."
+        ),
+    ] = 60.0
     event_log: Annotated[
         str,
         Meta(
@@ -82,7 +89,7 @@ class RouterSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     def check(self, where: str) -> None:
         """Raise ConfigError for what types cannot say."""
-        for key in ("readiness_grace_s", "drain_s"):
+        for key in ("readiness_grace_s", "drain_s", "upstream_idle_s"):
             if not getattr(self, key) >= 0:  # nor not-a-number
                 raise ConfigError(f"{where}.{key}: cannot be negative")
         if self.max_in_flight < 0:

@@ -13,6 +13,7 @@ import httptools
 from dlbctl.core.errors import ConfigError
 from dlbctl.core.events import Failure
 from dlbctl.router.http1 import Headers
+from dlbctl.router.wheel import NEVER, Wheel
 
 IDLE_PER_ADDRESS = 256
 # A server's head is bounded as a client's is, with more room: an engine says more of itself.
@@ -75,13 +76,22 @@ def _not_an_address(url: str) -> ConfigError:
 
 
 class Pool:
-    """Idle connections to one address, the last used first, and the making of new ones."""
+    """Idle connections to one address, the last used at the end, and the making of new ones. Satisfies `Watched`.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, address: Address) -> None:
+    idle_s: how long a connection may stay unused.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, address: Address, wheel: Wheel, *, idle_s: float = NEVER
+    ) -> None:
         self.address = address
         self.idle: list[Upstream] = []
         self.open: set[Upstream] = set()
+        self.deadline_s = NEVER
+        self.look_s = NEVER
         self._loop = loop
+        self._wheel = wheel
+        self._idle_s = idle_s
         self._tls = ssl.create_default_context() if address.tls else None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -95,6 +105,25 @@ class Pool:
             if not upstream.transport.is_closing():
                 return upstream
         return None
+
+    def keep(self, upstream: Upstream) -> bool:
+        """Keep a connection for the next request, unless there are enough."""
+        if len(self.idle) >= IDLE_PER_ADDRESS:
+            return False
+        self.idle.append(upstream)
+        if self._idle_s != NEVER:
+            upstream.idle_since_s = self._wheel.clock()
+            if self.deadline_s == NEVER:
+                self._wheel.watch(self, upstream.idle_since_s + self._idle_s)
+        return True
+
+    def expired(self, now_s: float) -> None:
+        """Close what has been unused for too long. The wheel looks once for all: the longest unused stand first."""
+        self.deadline_s = NEVER
+        while self.idle and self.idle[0].idle_since_s + self._idle_s <= now_s:
+            self.idle.pop(0).transport.close()
+        if self.idle:
+            self._wheel.watch(self, self.idle[0].idle_since_s + self._idle_s)
 
     def connect(self, waiting: Answered) -> asyncio.Task[None]:
         """Make a connection; cancel the task to give up."""
@@ -132,6 +161,7 @@ class Upstream(asyncio.Protocol):
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.waiting: Answered | None = None
+        self.idle_since_s = 0.0
         self.transport: asyncio.Transport
         self._parser = httptools.HttpResponseParser(self)
         self._headers: Headers = []
@@ -287,12 +317,6 @@ class Upstream(asyncio.Protocol):
 
     def _release(self) -> None:
         self.waiting = None
-        if (
-            self._reusable
-            and not self._surplus
-            and not self.transport.is_closing()
-            and len(self.pool.idle) < IDLE_PER_ADDRESS
-        ):
-            self.pool.idle.append(self)
-        else:
+        usable = self._reusable and not self._surplus and not self.transport.is_closing()
+        if not (usable and self.pool.keep(self)):
             self.transport.close()

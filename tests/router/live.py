@@ -18,6 +18,7 @@ from dlbctl.router.listener import Listener, PeerListener
 from dlbctl.router.request import HttpLimits
 from dlbctl.router.router import Router
 from dlbctl.router.state_stream import StatePublisher
+from dlbctl.router.wheel import NEVER
 
 from .scripted import Script, ScriptedServer, serving
 from .wire import Client
@@ -129,6 +130,7 @@ async def leaf(
     queue: QueueSettings = NO_QUEUE,
     retries: RetrySettings | None = None,
     accept_priority: bool = False,
+    upstream_idle_s: float = NEVER,
 ) -> AsyncIterator[Live]:
     """A leaf with a client and a peer listener. up: its servers are known to answer, without being asked."""
     settings = TierSettings(
@@ -141,8 +143,14 @@ async def leaf(
         queue=queue,
         retries=retries or RetrySettings(),
     )
-    loop = asyncio.get_running_loop()
-    router = Router(Tier(settings, f"boot-{cell}"), {}, loop, token=token, accept_priority=accept_priority)
+    router = Router(
+        Tier(settings, f"boot-{cell}"),
+        {},
+        asyncio.get_running_loop(),
+        token=token,
+        accept_priority=accept_priority,
+        upstream_idle_s=upstream_idle_s,
+    )
     if up:
         mark_up(router.tier)
     async with _running(router, limits or HttpLimits(), half_close=half_close, peer_port=peer_port) as live:

@@ -102,6 +102,7 @@ def test_an_unknown_key_near_nothing_is_told_with_all_there_are() -> None:
         (LEAF.replace('"c1"', '"c1"\nadmin = "0.0.0.0:9081"'), "leaf.admin"),
         (LEAF.replace('"c1"', '"c1"\ndrain_s = -1.0'), "leaf.drain_s"),
         (LEAF.replace('"c1"', '"c1"\ndrain_s = nan'), "leaf.drain_s"),
+        (LEAF.replace('"c1"', '"c1"\nupstream_idle_s = -1'), "leaf.upstream_idle_s"),
         (LEAF.replace('"c1"', '"c1"\nhalf_close = "maybe"'), "leaf.half_close"),
         (LEAF + "[timeouts]\nidle_s = -1\n", "timeouts.idle_s"),
         (LEAF + "[http]\nheader_bytes = 0\n", "http.header_bytes"),

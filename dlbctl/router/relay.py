@@ -225,7 +225,7 @@ class Relay:
     def _pass_on(self, status: int, reason: bytes, headers: Headers, *, bodiless: bool) -> None:
         """Pass the head on with our headers in place of the hop's."""
         self._answered = True
-        self._request.body = b""  # no retry can need it now
+        self._downstream.let_go(self._request)  # no retry can need its body now
         out, length, coded = self._lines(status, reason, headers)
         out.append(self._framing(length, coded=coded, bodiless=bodiless))
         out.append(self._own_headers())

@@ -30,6 +30,7 @@ class Refusal(NamedTuple):
     status: int
     code: str
     message: str
+    retry_after_s: int = 0
 
 
 class HttpLimits(Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,6 +43,10 @@ class HttpLimits(Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(description="Largest request body that is kept for a second attempt at another target."),
     ] = 1024 * 1024
+    total_body_bytes: Annotated[
+        int,
+        Meta(description="Bytes of all request bodies whose answers have not begun; with more, requests get 503."),
+    ] = 1024 * 1024 * 1024
     header_timeout_s: Annotated[
         float,
         Meta(description="Limit on a request's line and headers, from its first byte or the connection's start."),
@@ -54,6 +59,11 @@ class HttpLimits(Struct, frozen=True, forbid_unknown_fields=True):
         for name in self.__struct_fields__:
             if not getattr(self, name) > 0:  # nor not-a-number
                 raise ConfigError(f"{where}.{name}: must be positive")
+        if self.total_body_bytes < self.body_bytes:
+            raise ConfigError(
+                f"{where}.total_body_bytes: is less than body_bytes, {self.body_bytes}",
+                hint="a body of the largest size has to fit",
+            )
 
 
 class Request:
@@ -68,6 +78,7 @@ class Request:
     version = "1.1"
     body = b""
     size = 0  # of the body so far
+    held = 0  # bytes of it that the router counts as kept
     keep_alive = True
     content_length = 0
     content_type = b""
@@ -161,6 +172,12 @@ class Request:
     def too_large(limits: HttpLimits) -> Refusal:
         """The body is larger than we take."""
         return Refusal(413, "body_too_large", f"the body is larger than {limits.body_bytes} bytes")
+
+    @staticmethod
+    def no_memory(limits: HttpLimits) -> Refusal:
+        """The bodies of all requests together are more than we keep."""
+        message = f"requests that wait for their answers fill {limits.total_body_bytes} bytes already"
+        return Refusal(503, "overloaded", message, 1)
 
 
 def _origin_form(url: bytes) -> bytes:

@@ -55,6 +55,7 @@ class Router:
         self.clock = time.monotonic
         self.wheel = Wheel(loop, self.clock)
         self.ready = True
+        self.body_bytes = 0  # of all request bodies that are kept; their connections count
         # Told after each request's begin and end; whoever reports this router's state puts itself here.
         self.changed: Callable[[], None] = _nothing
         # Relays whose requests wait in a tier's admission queue.

@@ -75,6 +75,7 @@ class Live:
         await until(lambda: not any(tier.exchanges for tier in self.tiers), "no exchange is open")
         for tier in self.tiers:
             assert_idle(tier)
+        await until(lambda: self.router.body_bytes == 0, "no body is kept")
 
     async def client(self) -> Client:
         return await Client.connect(self.port)

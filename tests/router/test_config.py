@@ -106,6 +106,10 @@ def test_an_unknown_key_near_nothing_is_told_with_all_there_are() -> None:
         (LEAF.replace('"c1"', '"c1"\nhalf_close = "maybe"'), "leaf.half_close"),
         (LEAF + "[timeouts]\nidle_s = -1\n", "timeouts.idle_s"),
         (LEAF + "[http]\nheader_bytes = 0\n", "http.header_bytes"),
+        (
+            LEAF + "[http]\nbody_bytes = 10\ntotal_body_bytes = 9\n",
+            "http.total_body_bytes: is less than body_bytes, 10",
+        ),
         (LEAF + "[http]\nkeep_alive_s = -1.0\n", "http.keep_alive_s"),
         (LEAF + "[http]\nbody_timeout_s = nan\n", "http.body_timeout_s"),
         (LEAF + '[[endpoint]]\nname = "a\\nb"\n', "endpoint[0].name"),

@@ -292,8 +292,6 @@ class Downstream(asyncio.Protocol):
             self._reading = True
         elif self._in_head:
             self._request.id = self._request.header(b"x-request-id")
-        self._body = b""
-        self.let_go(self._request)
         self._request.refusal = refusal
         self._request.keep_alive = False
         self._accept(self._request)

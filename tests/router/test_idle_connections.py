@@ -66,6 +66,26 @@ async def test_only_the_connection_that_is_not_needed_is_closed() -> None:
 
 
 @on_loop
+async def test_connections_last_used_at_different_times_are_all_closed_in_the_end() -> None:
+    gate = asyncio.Event()
+    async with (
+        serving(once_open(gate)) as engine,
+        leaf([server("s", engine.port)], upstream_idle_s=IDLE_S) as live,
+        client_of(live) as one,
+        client_of(live) as two,
+    ):
+        asking = [asyncio.ensure_future(client.ask(chat())) for client in (one, two)]
+        await until(lambda: len(engine.heard) == 2)
+        gate.set()
+        assert [(await answer).status for answer in asking] == [200, 200]
+        last_s = live.router.clock()
+        while live.router.clock() < last_s + IDLE_S / 2:  # longer than the wheel's tick
+            assert (await one.ask(chat())).status == 200
+        await until(lambda: not live.router.pool(engine.url).open)
+        assert len(engine.connections) == 2
+
+
+@on_loop
 async def test_a_connection_in_use_is_not_idle_however_long_its_answer_takes() -> None:
     gate = asyncio.Event()
     async with (

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dlbctl.core.events import Arrival
-from dlbctl.core.exchange import NEVER
 from dlbctl.router.facts import BadBodyError, read_facts
 from dlbctl.router.http1 import error_body
 from dlbctl.router.leaf_faults import LeafFaults

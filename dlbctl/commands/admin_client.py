@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dlbctl.commands import output
 from dlbctl.core.errors import DlbctlError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
@@ -70,6 +71,15 @@ def connected(given: str | None) -> Iterator[list[AdminClient]]:
     """Clients of the routers to use, as `addresses` finds them, for the length of a block."""
     with ExitStack() as stack:
         yield [stack.enter_context(closing(AdminClient(address))) for address in addresses(given)]
+
+
+def raise_all(errors: Iterable[DlbctlError]) -> None:
+    """End with the errors of the routers that did not answer, if there are such: the last one is the exit code."""
+    errors = list(errors)
+    for error in errors[:-1]:
+        output.complain(error)
+    if errors:
+        raise errors[-1]
 
 
 class AdminClient:

@@ -64,7 +64,7 @@ def _check_generated(file: Path, fleet: FleetSettings) -> None:
     from dlbctl.router.config import LeafFile, RootFile, read_token
 
     somewhere, admin = "http://127.0.0.1:1", "unix:/admin.sock"
-    leaves = {region.name: somewhere for region in fleet.region}
+    leaves = {region.name: f"http://127.0.0.1:{port}" for port, region in enumerate(fleet.region, start=1)}
     for region in fleet.region:
         load_profile(region.profile)
         leaf = _settings(f"{file}: leaf of {region.name}", leaf_tables(fleet, region, [somewhere], admin), LeafFile)
@@ -76,11 +76,9 @@ def _check_generated(file: Path, fleet: FleetSettings) -> None:
 def _settings(name: str, tables: dict[str, Any], wanted: type[Settings]) -> Settings:
     import tomlkit
 
-    from dlbctl.core import toml
+    from dlbctl.router.config import parse
 
-    settings = toml.decode(tomlkit.dumps(tables), wanted, file=name)
-    settings.check(name)
-    return settings
+    return parse(tomlkit.dumps(tables), wanted, file=name)
 
 
 def _root(root: RootFile) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dlbctl.commands import output
-from dlbctl.commands.admin_client import ADMIN_HELP, AdminClient, connected
+from dlbctl.commands.admin_client import ADMIN_HELP, AdminClient, connected, raise_all
 from dlbctl.core.errors import DlbctlError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _show(found: Found, view: View, *, as_json: bool) -> None:
         output.show_json(found.document())
     elif found.rows:
         output.show(*found.parts(view))
-    _raise(found)
+    raise_all(found.errors.values())
 
 
 def _ask(clients: list[AdminClient], view: View) -> Found:
@@ -125,21 +125,12 @@ def _ask(clients: list[AdminClient], view: View) -> Found:
     return found
 
 
-def _raise(found: Found) -> None:
-    """End with the error of the routers that did not answer, if there are such."""
-    errors = list(found.errors.values())
-    for error in errors[:-1]:
-        output.complain(error)
-    if errors:
-        raise errors[-1]
-
-
 def _watch(clients: list[AdminClient], view: View, *, as_json: bool) -> None:
     """Show it every second until Ctrl-C. A router that goes away is said to be, until it is back."""
     try:
         found = _ask(clients, view)
         if not found.rows:
-            _raise(found)
+            raise_all(found.errors.values())
         if as_json:
             _stream(clients, view, found)
         else:

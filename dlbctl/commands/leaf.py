@@ -24,4 +24,5 @@ def leaf(
     from dlbctl.router.run import run_leaf
 
     watch_lifeline()
-    run_leaf(load(find("leaf", config), LeafFile, os.environ), announce)
+    path = find("leaf", config)
+    run_leaf(load(path, LeafFile, os.environ), announce, str(path))

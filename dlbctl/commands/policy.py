@@ -8,8 +8,8 @@ from urllib.parse import quote
 import typer
 
 from dlbctl.commands import output
-from dlbctl.commands.admin_client import ADMIN_HELP, AdminClient, connected
-from dlbctl.core.errors import DlbctlError, UsageError
+from dlbctl.commands.admin_client import ADMIN_HELP, AdminClient, connected, raise_all
+from dlbctl.core.errors import ConfigError, DlbctlError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
     from dlbctl.core.snapshot import EndpointRow
@@ -39,7 +39,8 @@ def set_policy(
 ) -> None:
     """Switch an endpoint's policy now, in every router named; requests in flight are not touched.
 
-    The switch lasts until `policy revert` or a restart; `policy show` marks it.
+    The others are switched although one does not answer: it is named at the end, and the exit code is 4. The switch
+    lasts until `policy revert` or a restart; `policy show` marks it.
     """
     wanted = {key: value for key, value in (("policy", policy), ("mechanism", mechanism), ("cost", cost)) if value}
     if not wanted or (policy and len(wanted) > 1):
@@ -59,24 +60,32 @@ def revert(
 
 
 def _check(wanted: dict[str, str]) -> None:
-    """Refuse a policy that does not exist before any router is asked."""
+    """Refuse a policy that does not exist before any router is asked; here it is no file's fault."""
     from dlbctl.core.policy import COSTS, MECHANISMS, Policy
 
-    if "policy" in wanted:
-        Policy.parse(wanted["policy"])
-    if "mechanism" in wanted:
-        MECHANISMS.load(wanted["mechanism"], where="--mechanism")
-    if "cost" in wanted:
-        COSTS.load(wanted["cost"], where="--cost")
+    try:
+        if "policy" in wanted:
+            Policy.parse(wanted["policy"])
+        if "mechanism" in wanted:
+            MECHANISMS.load(wanted["mechanism"], where="--mechanism")
+        if "cost" in wanted:
+            COSTS.load(wanted["cost"], where="--cost")
+    except ConfigError as error:
+        raise UsageError(error.message, hint=error.hint) from error
 
 
 def _change(endpoint: str, method: str, body: dict[str, str] | None, admin: str | None, *, as_json: bool) -> None:
-    """Change every router once each has said that it knows the endpoint: all or, as far as can be, none."""
+    """Change every router that answers, once each of them has said that it knows the endpoint."""
+    silent: list[DlbctlError] = []
     with connected(admin) as clients:
-        for client in clients:
-            _check_known(client, endpoint)
-        rows = _change_all(clients, endpoint, method, body)
-    if as_json:
+        knowing = [client for client in clients if _knows(client, endpoint, silent)]
+        rows = _change_all(knowing, endpoint, method, body, silent)
+    _show(rows, endpoint, as_json=as_json)
+    raise_all(silent)
+
+
+def _show(rows: dict[str, EndpointRow], endpoint: str, *, as_json: bool) -> None:
+    if rows and as_json:
         output.show_json(rows)
         return
     for address, row in rows.items():
@@ -84,19 +93,29 @@ def _change(endpoint: str, method: str, body: dict[str, str] | None, admin: str 
         output.show(f"{address}: {endpoint} is on {row.policy}{for_now}")
 
 
-def _check_known(client: AdminClient, endpoint: str) -> None:
+def _knows(client: AdminClient, endpoint: str, silent: list[DlbctlError]) -> bool:
+    """Whether a router can be changed: not one that is away. One without the endpoint is an error of the command."""
     from dlbctl.core.snapshot import EndpointRow
 
-    known = [row.endpoint for row in client.read("/v1/endpoints", list[EndpointRow])]
+    try:
+        known = [row.endpoint for row in client.read("/v1/endpoints", list[EndpointRow])]
+    except UnreachableError as error:
+        silent.append(error)
+        return False
     if endpoint not in known:
         raise DlbctlError(
             f"the router at {client.address} has no endpoint {endpoint!r}",
             hint=f"it has: {', '.join(known) or 'none yet'}",
         )
+    return True
 
 
 def _change_all(
-    clients: list[AdminClient], endpoint: str, method: str, body: dict[str, str] | None
+    clients: list[AdminClient],
+    endpoint: str,
+    method: str,
+    body: dict[str, str] | None,
+    silent: list[DlbctlError],
 ) -> dict[str, EndpointRow]:
     from dlbctl.core.snapshot import EndpointRow
 
@@ -104,6 +123,9 @@ def _change_all(
     for client in clients:
         try:
             found = client.change(method, f"/v1/policy/{quote(endpoint, safe='')}", body, list[EndpointRow])
+        except UnreachableError as error:
+            silent.append(error)
+            continue
         except DlbctlError:
             if rows:
                 output.note(f"dlbctl: changed before the error: {', '.join(rows)}")

@@ -24,4 +24,5 @@ def root(
     from dlbctl.router.run import run_root
 
     watch_lifeline()
-    run_root(load(find("root", config), RootFile, os.environ), announce)
+    path = find("root", config)
+    run_root(load(path, RootFile, os.environ), announce, str(path))

@@ -96,7 +96,8 @@ def cells_table(rows: list[CellRow]) -> RenderableType:
             percent(row.error_rate),
             seconds(row.age_s),
         )
-    return made
+    faults = dict.fromkeys(f"{row.cell}: {row.why}" for row in rows if row.why)
+    return Group(made, *(Text(fault, "yellow") for fault in faults))
 
 
 def endpoints_table(rows: list[EndpointRow]) -> RenderableType:
@@ -129,9 +130,11 @@ def endpoints_table(rows: list[EndpointRow]) -> RenderableType:
 
 
 def servers_table(rows: list[ServerRow]) -> RenderableType:
-    """Every server of every leaf; through which leaf it was seen, where a cell has several."""
+    """Every server of every leaf; through which leaf it was seen, where a cell has several. Below, the other leaves."""
     if not rows:
         return Text("no server is known: no leaf has answered")
+    faults = [Text(f"{row.cell}: leaf {row.leaf} {row.why}", "yellow") for row in rows if row.why]
+    rows = [row for row in rows if row.server]
     leaves = {(row.cell, row.leaf) for row in rows}
     several = len(leaves) > len({cell for cell, _ in leaves})
     numbers = ("IN FLIGHT", "SLOTS", "WEIGHT", "WORK", "RECENT", "ERRORS")
@@ -151,4 +154,4 @@ def servers_table(rows: list[ServerRow]) -> RenderableType:
             percent(row.error_rate),
             ", ".join(row.models) or NOTHING,
         )
-    return made
+    return Group(*([made] if rows else []), *faults)

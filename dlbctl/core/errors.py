@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+REPEATED_LETTERS = 80
+
+
+def shortened(text: str) -> str:
+    """What somebody else wrote, as a message repeats it: the beginning of what is too long for one."""
+    return text if len(text) <= REPEATED_LETTERS else f"{text[:REPEATED_LETTERS]}..."
+
 
 class DlbctlError(Exception):
     """Something the user has to know; the command line prints it without a traceback.

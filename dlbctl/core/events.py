@@ -27,7 +27,7 @@ class Failure(StrEnum):
     NO_ROOM = "no_room"  # it is alive and declined the request
     CONNECT_TIMEOUT = "connect_timeout"
     CLOSED = "closed"  # the connection ended before the answer did
-    PROTOCOL = "protocol"  # the answer is not HTTP
+    PROTOCOL = "protocol"  # the answer is not HTTP, or its head too large
     FIRST_BYTE_TIMEOUT = "first_byte_timeout"
     IDLE_TIMEOUT = "idle_timeout"
     TOTAL_TIMEOUT = "total_timeout"
@@ -99,10 +99,14 @@ class EndpointState(Struct, omit_defaults=True):
 
 
 class State(Struct, omit_defaults=True):
-    """One line of the state stream: everything a root needs to know of a leaf."""
+    """One line of the state stream: everything a root needs to know of a leaf.
+
+    cell: the one that the leaf serves by its own configuration; empty from a leaf that does not say it yet.
+    """
 
     v: int = 1
     boot: str = ""
+    cell: str = ""
     seq: int = 0
     endpoints: dict[str, EndpointState] = {}
 

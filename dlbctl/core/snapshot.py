@@ -24,8 +24,9 @@ class CellRow(Struct, kw_only=True):
     rif: requests in flight there, all roots'. in_flight: this root's own. share: of this root's recent requests.
     k: servers, and load: requests in flight per server. queued_s: waiting work per server, as the fullest leaf
     reports it. cost: in `unit`, that of the endpoint's cost in use. latency_s: what the cell's curve says for its
-    load. error_rate: of all roots' recent requests. age_s: since the cell last reported. A cell that serves no
-    endpoint, as far as is known, has one row, with an empty one.
+    load. error_rate: of all roots' recent requests. age_s: since the cell last reported. why: says what keeps leaves
+    of it from being used, empty when nothing does. A cell that serves no endpoint, as far as is known, has one row,
+    with an empty one.
     """
 
     cell: str
@@ -44,6 +45,7 @@ class CellRow(Struct, kw_only=True):
     latency_s: float | None = None
     error_rate: float | None = None
     age_s: float | None = None
+    why: str = ""
 
 
 class EndpointRow(Struct, kw_only=True):
@@ -77,22 +79,23 @@ class ServerRow(Struct, kw_only=True):
     leaf: where a root has asked for it, empty in the leaf's own process. state: `up`, `down`, `loading`, `drained`,
     `ejected`, `trial` (one request at a time, to see whether it is well) or `slow start`. slots: most requests in
     flight, 0 for no limit. work_s: of standard servers, waiting. requests: recent ones, decayed, and error_rate: of
-    these.
+    these. A leaf that shows a root nothing has one row, with an empty server, and why says what keeps it from that.
     """
 
     cell: str
     leaf: str = ""
-    server: str
-    address: str
-    up: bool
-    state: str
-    models: tuple[str, ...]
-    in_flight: int
-    slots: int
-    weight: float
-    work_s: float
-    requests: float
-    error_rate: float | None
+    server: str = ""
+    address: str = ""
+    up: bool = False
+    state: str = ""
+    models: tuple[str, ...] = ()
+    in_flight: int = 0
+    slots: int = 0
+    weight: float = 0.0
+    work_s: float = 0.0
+    requests: float = 0.0
+    error_rate: float | None = None
+    why: str = ""
 
 
 class CurveRow(Struct, kw_only=True):

@@ -13,6 +13,7 @@ from math import ceil
 from dlbctl.core.admission import order
 from dlbctl.core.audit import recount
 from dlbctl.core.endpoint import Endpoint
+from dlbctl.core.errors import shortened
 from dlbctl.core.estimator import REST_S
 from dlbctl.core.events import (
     Arrival,
@@ -47,7 +48,7 @@ FAILURES: dict[Failure, tuple[int, str, str, int]] = {
     Failure.UNSEEN: (502, "upstream_closed", "the inference server closed the connection before it answered", 0),
     Failure.CONNECT_TIMEOUT: (504, "upstream_connect_timeout", "connecting to the inference server took too long", 0),
     Failure.CLOSED: (502, "upstream_closed", "the inference server closed the connection before it answered", 0),
-    Failure.PROTOCOL: (502, "upstream_protocol_error", "the inference server's answer is not valid HTTP", 0),
+    Failure.PROTOCOL: (502, "upstream_protocol_error", "the inference server's answer is no HTTP that can be read", 0),
     Failure.FIRST_BYTE_TIMEOUT: (
         504,
         "upstream_first_byte_timeout",
@@ -261,6 +262,7 @@ class Tier(Surroundings):
         self._state_seq += 1
         return State(
             boot=self.boot,
+            cell=self.settings.cell,
             seq=self._state_seq,
             endpoints={name: self._report_endpoint(now_s, endpoint) for name, endpoint in self.endpoints.items()},
         )
@@ -311,7 +313,7 @@ class Tier(Surroundings):
             # Nobody has said yet what is served; a client would not try a 404 again.
             kind = "cell" if self.role == "root" else "server"
             return Reject(503, f"no_routable_{kind}", f"no {kind} answers at present", 1)
-        return Reject(404, "unknown_model", f"the model {arrival.endpoint!r} is not served here")
+        return Reject(404, "unknown_model", f"the model {shortened(arrival.endpoint)!r} is not served here")
 
     def _nowhere(self, now_s: float, exchange: Exchange) -> Reject:
         endpoint = exchange.endpoint

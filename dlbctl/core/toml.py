@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
-from typing import Any, TypeVar, get_args, get_type_hints
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol, TypeVar, get_args, get_type_hints, runtime_checkable
 
 import msgspec
 import tomli
@@ -18,6 +18,13 @@ from dlbctl.core.errors import ConfigError
 
 Settings = TypeVar("Settings")
 
+
+@runtime_checkable
+class _Checked(Protocol):
+    def check(self, file: str) -> None:
+        """Raise ConfigError for what types cannot say."""
+
+
 ENVIRONMENT_PREFIX = "DLBCTL_"
 
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<key>[^`]*)`(?: - at `\$(?P<path>[^`]*)`)?")
@@ -25,42 +32,109 @@ _MISSING = re.compile(r"Object missing required field `(?P<key>[^`]*)`(?: - at `
 _WRONG = re.compile(r"(?P<fault>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
 
 
-def decode(text: str, wanted: type[Settings], *, file: str, environment: Mapping[str, str] | None = None) -> Settings:
-    """Decode a file's text into `wanted` (a msgspec Struct). ConfigError names the file and the key."""
+def decode(
+    text: str,
+    wanted: type[Settings],
+    *,
+    file: str,
+    environment: Mapping[str, str] | None = None,
+    beside: Collection[str] = (),
+) -> Settings:
+    """Decode a file's text into `wanted` (a msgspec Struct) and have it check itself where it has a `check`.
+
+    beside: sections of other files that the same environment may override. ConfigError names the file, or the
+    variable, and the key.
+    """
     try:
         tree = tomli.loads(text)
     except tomli.TOMLDecodeError as error:
         raise ConfigError(f"{file}: not valid TOML: {error}") from error
-    sections = tuple(get_type_hints(wanted))
-    for name, value in (environment or {}).items():
-        _override(tree, sections, name, value)
+    overridden = _override_all(tree, wanted, environment or {}, beside)
     try:
-        return msgspec.convert(tree, wanted, strict=True)
+        settings = msgspec.convert(tree, wanted, strict=True)
+        if isinstance(settings, _Checked):
+            settings.check(file)
     except msgspec.ValidationError as error:
-        raise _explain(str(error), wanted, file) from error
+        raise _blamed(_explain(str(error), wanted, file), file, overridden) from error
+    except ConfigError as error:
+        raise _blamed(error, file, overridden) from error
+    return settings
 
 
-def _override(tree: dict[str, Any], sections: tuple[str, ...], name: str, value: str) -> None:
-    """Apply one environment variable when it addresses a section of this file."""
-    path = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
-    if not name.startswith(ENVIRONMENT_PREFIX) or len(path) < 2 or path[0] not in sections:
-        return
+def _override_all(
+    tree: dict[str, Any], wanted: type[Any], environment: Mapping[str, str], beside: Collection[str]
+) -> dict[str, str]:
+    """Apply the variables that address this file; their names, by the key that each has set."""
+    sections = get_type_hints(wanted)
+    overridden = {}
+    for name, value in environment.items():
+        section, separator, _ = name.removeprefix(ENVIRONMENT_PREFIX).lower().partition("__")
+        if not name.startswith(ENVIRONMENT_PREFIX):
+            continue
+        if not separator:
+            _refuse_slip(name, sections)
+        elif section in sections:
+            overridden[_override(tree, name, value)] = name
+        elif section not in beside:
+            raise _no_section(name, section, {*sections, *beside})
+    return overridden
+
+
+def _refuse_slip(name: str, sections: Mapping[str, Any]) -> None:
+    """Refuse one underscore where there should be two.
+
+    Only for keys that there are: not every variable that begins like ours is ours. Kubernetes sets
+    DLBCTL_ROOT_SERVICE_HOST for a service `dlbctl-root`.
+    """
+    words = name.removeprefix(ENVIRONMENT_PREFIX).lower()
+    for section, kind in sections.items():
+        key = words.removeprefix(f"{section}_")
+        if key != words and key in getattr(kind, "__struct_encode_fields__", ()):
+            meant = f"{ENVIRONMENT_PREFIX}{section}__{key}".upper()
+            raise ConfigError(f"environment variable {name}: overrides nothing", hint=f"did you mean {meant}?")
+
+
+def _no_section(name: str, section: str, sections: Collection[str]) -> ConfigError:
+    near = difflib.get_close_matches(section, sections, n=1, cutoff=0.5)
+    meant = name.upper().replace(section.upper(), near[0].upper(), 1) if near else ""
+    return ConfigError(
+        f"environment variable {name}: there is no section {section!r} to override",
+        hint=f"did you mean {meant}?" if near else f"sections: {', '.join(sorted(sections))}",
+    )
+
+
+def _override(tree: dict[str, Any], name: str, value: str) -> str:
+    """Apply one variable; the path of the key that it has set."""
+    *steps, key = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
     place: Any = tree
-    for step in path[:-1]:
-        place = _descend(place, step, name)
+    path = ""
+    for step in steps:
+        place, at = _descend(place, step, name)
+        path += at
     if not isinstance(place, dict):
-        raise ConfigError(f"environment variable {name}: there is no key {path[-1]!r} to override")
-    place[path[-1]] = _value(value)
+        raise ConfigError(f"environment variable {name}: there is no key {key!r} to override")
+    place[key] = _value(value)
+    return _dotted(path, key)
 
 
-def _descend(place: Any, step: str, name: str) -> Any:
+def _descend(place: Any, step: str, name: str) -> tuple[Any, str]:
+    """What stands below a place, and how the way there is written."""
     if isinstance(place, dict):
-        return place.setdefault(step, {})
+        return place.setdefault(step, {}), f".{step}"
     for index, entry in enumerate(place if isinstance(place, list) else ()):
         called = str(entry.get("name", "")) if isinstance(entry, dict) else ""
         if step in {str(index), re.sub(r"[^a-z0-9]+", "_", called.lower())}:
-            return entry
+            return entry, f"[{index}]"
     raise ConfigError(f"environment variable {name}: there is no entry {step!r} to override")
+
+
+def _blamed(error: ConfigError, file: str, overridden: Mapping[str, str]) -> ConfigError:
+    """The error, told of the variable that has set the key at fault, where one has: the file is not to blame."""
+    told = error.message.removeprefix(f"{file}: ")
+    for path, name in overridden.items():
+        if re.match(rf"(unknown key )?{re.escape(path)}(?!\w)", told):
+            return ConfigError(f"environment variable {name}: {told}", hint=error.hint)
+    return error
 
 
 def _value(text: str) -> Any:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct
 
 from dlbctl.core import toml
-from dlbctl.core.errors import ConfigError
+from dlbctl.core.errors import ConfigError, shortened
 from dlbctl.fleet.regions import known_regions, one_way_ms
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 # A region's name becomes file and socket names.
-RegionName = Annotated[str, Meta(pattern="^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=40)]
+_REGION_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 Positive = Annotated[float, Meta(gt=0)]
 Weight = Annotated[float, Meta(ge=0)]
 Milliseconds = Annotated[float, Meta(ge=0, le=60_000)]
@@ -24,7 +25,7 @@ Port = Annotated[int, Meta(ge=0, le=65535)]
 class Region(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """One region: a cell with its engines and leaf, and the root that its clients use."""
 
-    name: Annotated[RegionName, Meta(description="What the region and its cell are called.")]
+    name: Annotated[str, Meta(description="What the region and its cell are called.")]
     engines: Annotated[int, Meta(ge=1, le=64, description="How many engines its cell has.")] = 4
     profile: Annotated[str, Meta(description="What its engines are, as `dlbctl engine --profile` takes it.")] = "l40s"
     time_factor: Annotated[
@@ -126,6 +127,11 @@ def load_fleet(path: Path) -> FleetSettings:
 def _check_regions(settings: FleetSettings, path: Path) -> None:
     names = [region.name for region in settings.region]
     for index, name in enumerate(names):
+        if not _REGION_NAME.fullmatch(name):
+            raise ConfigError(
+                f"{path}: region[{index}].name: {shortened(name)!r} is not a name for a region",
+                hint="Write small letters, digits and, between them, hyphens; at most 40.",
+            )
         if name in names[:index]:
             raise ConfigError(
                 f"{path}: region[{index}].name: {name!r} appears twice",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import httpx
@@ -18,6 +19,7 @@ from dlbctl.core import snapshot
 from dlbctl.core.errors import ConfigError
 from dlbctl.core.samples import pooled
 from dlbctl.core.snapshot import CurveRow, ServerRow
+from dlbctl.router.leaf_faults import NO_ANSWER, OTHER_TOKEN
 
 if TYPE_CHECKING:
     from dlbctl.core.policy import Policy
@@ -103,14 +105,17 @@ class Admin:
     async def cells(self, request: Request) -> Response:  # noqa: ARG002
         """A root's cells; a leaf has none."""
         tier = self._router.tier
-        return _json(snapshot.cells(tier, self._router.clock()) if tier.role == "root" else [])
+        rows = snapshot.cells(tier, self._router.clock()) if tier.role == "root" else []
+        for row in rows:
+            row.why = self._faults(tier.targets[row.cell].addresses)
+        return _json(rows)
 
     async def endpoints(self, request: Request) -> Response:  # noqa: ARG002
         """Endpoints with their policies."""
         return _json(snapshot.endpoints(self._router.tier))
 
     async def servers(self, request: Request) -> Response:  # noqa: ARG002
-        """Every server of every leaf that answers."""
+        """Every server of every leaf that answers, and a row for each leaf that does not."""
         rows = [row for view in await self._leaves() for row in view.servers]
         return _json(sorted(rows, key=lambda row: (row.cell, row.server, row.leaf)))
 
@@ -172,21 +177,37 @@ class Admin:
         ]
         headers = {"dlb-token": router.token.decode()} if router.token else {}
         async with httpx.AsyncClient(timeout=LEAF_TIMEOUT_S, headers=headers, trust_env=False) as client:
-            found = await asyncio.gather(*(_ask_leaf(client, cell, address) for cell, address in remote))
-        return views + [view for view in found if view is not None]
+            found = await asyncio.gather(*(self._leaf(client, cell, address) for cell, address in remote))
+        return views + list(found)
+
+    async def _leaf(self, client: httpx.AsyncClient, cell: str, address: str) -> LeafView:
+        """What a leaf shows, or why it is not used: the rest is worth having without it."""
+        fault = self._router.leaf_faults.of(address)
+        view = fault or await _ask_leaf(client, cell, address)
+        if isinstance(view, str):
+            return LeafView([ServerRow(cell=cell, leaf=address, why=view)], [])
+        return view
+
+    def _faults(self, addresses: Iterable[str]) -> str:
+        faults = ((address, self._router.leaf_faults.of(address)) for address in addresses)
+        return "; ".join(f"leaf {address} {fault}" for address, fault in faults if fault)
 
 
-async def _ask_leaf(client: httpx.AsyncClient, cell: str, address: str) -> LeafView | None:
+async def _ask_leaf(client: httpx.AsyncClient, cell: str, address: str) -> LeafView | str:
+    """What a leaf shows, or what keeps it from showing anything."""
     try:
         response = await client.get(address + INSPECT_PATH)
-        view = msgspec.json.decode(response.content, type=LeafView) if response.status_code == 200 else None
-    except (httpx.HTTPError, msgspec.DecodeError):
-        return None  # its absence shows; the rest is worth having
-    if view is not None:
-        for server in view.servers:
-            server.cell, server.leaf = cell, address
-        for curve in view.curves:
-            curve.cell = cell
+        if response.status_code == 401:
+            return OTHER_TOKEN
+        view = msgspec.json.decode(response.content, type=LeafView)
+    except httpx.HTTPError:
+        return NO_ANSWER
+    except msgspec.DecodeError:
+        return "answers what cannot be read"
+    for server in view.servers:
+        server.cell, server.leaf = cell, address
+    for curve in view.curves:
+        curve.cell = cell
     return view
 
 

@@ -6,6 +6,7 @@ import os
 import secrets
 import tempfile
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -30,6 +31,7 @@ from dlbctl.router.sections import (
     RootSection,
     RouterSection,
     ServerSection,
+    check_addresses,
     check_servers,
     check_unique,
 )
@@ -95,6 +97,8 @@ class RootFile(Struct, frozen=True, forbid_unknown_fields=True):
         check_unique((cell.name for cell in self.cell), f"{file}: cell", "name")
         for index, cell in enumerate(self.cell):
             cell.check(f"{file}: cell[{index}]")
+        addresses = (cell.addresses(f"cell[{index}]") for index, cell in enumerate(self.cell))
+        check_addresses(chain.from_iterable(addresses), file)
 
     def tier(self) -> TierSettings:
         """The root tier's settings."""
@@ -147,6 +151,7 @@ class LeafFile(Struct, frozen=True, forbid_unknown_fields=True):
         if not self.server:
             raise ConfigError(f"{file}: server is missing", hint="a leaf needs at least one [[server]]")
         check_servers(self.server, f"{file}: server")
+        check_addresses(((f"server[{index}].url", server.url) for index, server in enumerate(self.server)), file)
 
     def tier(self) -> TierSettings:
         """The leaf tier's settings."""
@@ -161,9 +166,13 @@ def load(path: Path, wanted: type[File], environment: Mapping[str, str]) -> File
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text") from error
-    settings = toml.decode(text, wanted, file=str(path), environment=environment)
-    settings.check(str(path))
-    return settings
+    return parse(text, wanted, file=str(path), environment=environment)
+
+
+def parse(text: str, wanted: type[File], *, file: str, environment: Mapping[str, str] | None = None) -> File:
+    """Decode and check the text of a file; one environment may override values of a root and of a leaf."""
+    sections = {*RootFile.__struct_fields__, *LeafFile.__struct_fields__}
+    return toml.decode(text, wanted, file=file, environment=environment, beside=sections)
 
 
 def find(role: Role, given: Path | None) -> Path:

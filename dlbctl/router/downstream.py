@@ -58,7 +58,8 @@ class Downstream(asyncio.Protocol):
         self.paused = False  # the client reads slower than we write
         self._connections = connections
         self._parser: Any = httptools.HttpRequestParser(self)
-        self._request = Request()
+        self._request = Request()  # arriving, or the last that has
+        self._answering = self._request
         self._body: bytes | bytearray = b""
         self._waiting: deque[Request] = deque()
         self._pipelined = 0
@@ -92,11 +93,10 @@ class Downstream(asyncio.Protocol):
         self._connections.discard(self)
         self.deadline_s = NEVER
         self._deaf = True
-        self._waiting.clear()
+        self._forget_requests()
         # The wheel may hold this for a while; what it held must not wait with it.
         self._parser = None  # it refers to this in turn: a cycle, which the collector would find late
-        self._request = Request()
-        self._body = b""
+        self._request = self._answering = Request()
         if self.responder is not None:
             responder, self.responder = self.responder, None
             responder.client_gone()
@@ -233,6 +233,12 @@ class Downstream(asyncio.Protocol):
         if self._request.size > self.listener.limits.body_bytes:
             self._refuse(Request.too_large(self.listener.limits))
             return
+        router = self.listener.router
+        router.body_bytes += len(piece)
+        self._request.held += len(piece)
+        if router.body_bytes > self.listener.limits.total_body_bytes:
+            self._refuse(Request.no_memory(self.listener.limits))
+            return
         if not self._body:
             self._body = piece  # most bodies come whole
         elif isinstance(self._body, bytearray):
@@ -287,6 +293,8 @@ class Downstream(asyncio.Protocol):
         if not self._reading:  # what is wrong stands where a request should have begun
             self._request = Request()
             self._reading = True
+        elif self._in_head:
+            self._request.id = self._request.header(b"x-request-id")
         self._request.refusal = refusal
         self._request.keep_alive = False
         self._accept(self._request)
@@ -300,13 +308,28 @@ class Downstream(asyncio.Protocol):
 
     def _serve(self, request: Request) -> None:
         self.deadline_s = NEVER
+        self._answering = request
         if request.refusal is not None:
-            status, code, message = request.refusal
-            self.reply(request, status, error_body(status, code, message))
+            status, code, message, retry_after_s = request.refusal
+            extra = b"retry-after: %d\r\n" % retry_after_s if retry_after_s else b""
+            self.reply(request, status, error_body(status, code, message), extra)
         else:
             self.listener.serve(self, request)
 
+    def _forget_requests(self) -> None:
+        """Nothing more is answered here: keep no bodies."""
+        for request in (self._answering, *self._waiting, self._request):
+            self.let_go(request)
+        self._waiting.clear()
+        self._body = b""
+
     # -- the responder's side ------------------------------------------------------------------------------
+
+    def let_go(self, request: Request) -> None:
+        """A request's body is of no more use."""
+        request.body = b""
+        self.listener.router.body_bytes -= request.held
+        request.held = 0
 
     def keeps_alive(self, request: Request) -> bool:
         """Whether the connection stays open after this answer."""
@@ -324,8 +347,9 @@ class Downstream(asyncio.Protocol):
         *,
         content_type: bytes = b"application/json",
     ) -> None:
-        """Send a whole answer of our own."""
+        """Send a whole answer of our own. extra: further header lines, each ending in CRLF."""
         keep_alive = self.keeps_alive(request)
+        extra += b"x-request-id: %b\r\n" % self.listener.router.identify(request)
         if not keep_alive:
             extra += b"connection: close\r\n"
         data = answer(status, body, content_type=content_type, extra=extra)
@@ -337,6 +361,8 @@ class Downstream(asyncio.Protocol):
     def finished(self, *, keep_alive: bool) -> None:
         """The answer is out (or never will be): go on with the next request, or close."""
         self.responder = None
+        if self._answering.held:
+            self.let_go(self._answering)
         # Not `keep_alive` alone: the server may have begun to stop, or the client to leave, since the head went out.
         if not keep_alive or not self._open_for_more():
             self._close()
@@ -355,6 +381,7 @@ class Downstream(asyncio.Protocol):
         """End an answer that will never be whole. Where its framing does not show that, a reset has to."""
         self.responder = None
         self._deaf = True
+        self._forget_requests()
         if not framed:
             sock = self.transport.get_extra_info("socket")
             if sock is not None:
@@ -366,7 +393,7 @@ class Downstream(asyncio.Protocol):
     def _close(self) -> None:
         """Close, but let a client that is still sending read its answer: closing at once would reset it away."""
         self._deaf = True
-        self._waiting.clear()
+        self._forget_requests()
         if self._reading and self.transport.can_write_eof():
             self._reading = False
             self.transport.write_eof()

@@ -69,7 +69,10 @@ def hosted(app: Any, *, protocol: Any = "httptools") -> HostedServer:
 
 
 def bind(where: str, address: str) -> socket.socket:
-    """A bound socket for host:port or unix:PATH (mode 0600). DlbctlError says what is in the way."""
+    """A bound socket for host:port or unix:PATH (mode 0600). DlbctlError says what is in the way.
+
+    where: the file and key that name the address.
+    """
     if address.startswith("unix:"):
         return _bind_unix(where, Path(address.removeprefix("unix:")))
     host, port = host_and_port(address, where)

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from dlbctl.core.errors import shortened
 from dlbctl.router.downstream import Downstream
 from dlbctl.router.http1 import error_body
 
@@ -60,7 +61,8 @@ class Listener:
             else:
                 self._relay(downstream, request)
         else:
-            _refuse(downstream, request, 404, "unknown_path", f"there is nothing at {path.decode('latin-1')}")
+            place = shortened(path.decode("latin-1"))
+            _refuse(downstream, request, 404, "unknown_path", f"there is nothing at {place}")
 
     def _relay(self, downstream: Downstream, request: Request) -> None:
         self.router.relay(downstream, request, peer=False)
@@ -83,7 +85,7 @@ class Listener:
         if name in self.router.tier.models():
             downstream.reply(request, 200, msgspec.json.encode(_model_card(name)))
         else:
-            _refuse(downstream, request, 404, "unknown_model", f"the model {name!r} is not served here")
+            _refuse(downstream, request, 404, "unknown_model", f"the model {shortened(name)!r} is not served here")
 
 
 class PeerListener(Listener):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from dlbctl.core.errors import shortened
 from dlbctl.core.events import Failure, State
 from dlbctl.router.http1 import Headers
+from dlbctl.router.leaf_faults import NO_ANSWER, OTHER_TOKEN
 from dlbctl.router.upstream import Address, Pool, Upstream
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ RETRY_MAX_S = 2.0
 SILENCE_MIN_S = 1.0
 LINES_TO_RETURN = 2
 
-_LOG = logging.getLogger(__name__)
 _DECODER = msgspec.json.Decoder(State)
 
 
@@ -36,7 +36,7 @@ class Ping:
 
     def __init__(self, router: Router, address: str) -> None:
         self._router = router
-        self._pool = Pool(router.loop, Address(address))
+        self._pool = Pool(router.loop, Address(address), router.wheel)
         self._sent_s = 0.0
         self._residence_s = 0.0
         self._samples: deque[float] = deque(maxlen=PINGS_KEPT)
@@ -109,12 +109,13 @@ class Subscription:
         self._address = address
         self._interval_s = interval_ms / 1e3
         self._path = f"/dlb/v1/state?interval={interval_ms:g}"
-        self._pool = Pool(router.loop, Address(address))
+        self._pool = Pool(router.loop, Address(address), router.wheel)
         self._ping = Ping(router, address)
         self._upstream: Upstream | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._partial = b""
         self._lines = 0
+        self._fault = ""  # what ended the attempt, as far as the leaf has told
         self._heard_s = 0.0
         self._ended = asyncio.Event()
 
@@ -125,27 +126,28 @@ class Subscription:
         """Subscribe, and again after each loss, until cancelled."""
         ping = asyncio.create_task(self._ping.run())
         retry_s = RETRY_S
-        first = True
+        router = self._router
         try:
             while True:
                 self._ended.clear()
                 self._lines = 0
-                self._heard_s = self._router.clock()
+                self._fault = ""
+                self._heard_s = router.clock()
                 self._connecting = self._pool.connect(self)
                 await self._until_over()
+                fault = NO_ANSWER
                 if self._lines >= LINES_TO_RETURN:
                     retry_s = RETRY_S
-                    _LOG.warning("leaf %s of cell %s stopped reporting", self._address, self._target)
-                elif first:
-                    _LOG.warning("leaf %s of cell %s does not answer; trying on", self._address, self._target)
-                first = False
-                self._router.tier.address_changed(self._router.clock(), self._target, self._address, False)
+                    fault = "stopped reporting"
+                router.leaf_faults.note(router.clock(), self._target, self._address, self._fault or fault)
+                router.tier.address_changed(router.clock(), self._target, self._address, False)
                 await asyncio.sleep(retry_s)
                 retry_s = min(2.0 * retry_s, RETRY_MAX_S)
         finally:
             ping.cancel()
             await asyncio.gather(ping, return_exceptions=True)
             self._drop()
+            router.leaf_faults.forget(self._address)
 
     async def _until_over(self) -> None:
         """Return when the stream has ended or fallen silent."""
@@ -178,9 +180,9 @@ class Subscription:
     def head(self, status: int, reason: bytes, headers: Headers, *, bodiless: bool) -> None:  # noqa: ARG002
         """Only a 200 carries states."""
         if status == 401:
-            _LOG.error("leaf %s refuses this root: its peer token is another one", self._address)
-        if status != 200:
-            self._ended.set()
+            self._end(OTHER_TOKEN)
+        elif status != 200:
+            self._end(f"answers {status} when it is asked for its state")
 
     def data(self, pieces: list[bytes], complete: bool) -> None:
         """Whole lines are states; a rest waits for more. A stream that ends is a leaf that goes away."""
@@ -196,13 +198,22 @@ class Subscription:
         try:
             state = _DECODER.decode(line)
         except msgspec.DecodeError as error:
-            _LOG.error("leaf %s sent a state line that cannot be read: %s", self._address, error)
-            self._ended.set()
+            self._end(f"sent a state line that cannot be read: {error}")
+            return
+        if state.cell and state.cell != self._target:
+            # One of the two files is wrong. What it reports would be taken for another cell's load and latency.
+            self._end(f"says that it serves the cell {shortened(state.cell)!r}")
             return
         self._lines += 1
         rtt_s = self._ping.rtt_s
         if self._lines >= LINES_TO_RETURN and rtt_s is not None:
+            self._router.leaf_faults.clear(self._target, self._address)
             self._router.tier.state_reported(self._heard_s, self._target, self._address, state, rtt_s)
+
+    def _end(self, fault: str) -> None:
+        """Give the attempt up: the leaf cannot be used as it is."""
+        self._fault = fault
+        self._ended.set()
 
     def lost(self, failure: Failure) -> None:  # noqa: ARG002
         """The connection is gone."""

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 # What every answer to a client says of us; a server's words in our name are dropped.
 OWN_HEADERS = frozenset({b"x-request-id", b"x-dlb-cell", b"x-dlb-server"})
 NOT_PASSED_BACK = HOP_BY_HOP | OWN_HEADERS
-FOR_CLIENTS = b"x-request-id: %b\r\nx-dlb-cell: %b\r\nx-dlb-server: %b\r\n"
-FOR_PEERS = b"x-request-id: %b\r\ndlb-cell: %b\r\ndlb-server: %b\r\n"
+FOR_CLIENTS = b"x-dlb-cell: %b\r\nx-dlb-server: %b\r\n"
+FOR_PEERS = b"dlb-cell: %b\r\ndlb-server: %b\r\n"
 # An answer that says no is short; one longer than this is passed on instead of being tried elsewhere.
 KEPT_BYTES = 64 * 1024
 # What llama.cpp says, with a 503, until it can work.
@@ -170,7 +170,7 @@ class Relay:
         if isinstance(action, Reject) and self._kept is not None:
             self._end_with_kept(*self._kept)
         elif isinstance(action, Reject) and not self._answered:
-            extra = self._own_headers()
+            extra = self._served_by()
             if action.retry_after_s:
                 extra += b"retry-after: %d\r\n" % action.retry_after_s
             body = error_body(action.status, action.code, action.message)
@@ -226,7 +226,7 @@ class Relay:
     def _pass_on(self, status: int, reason: bytes, headers: Headers, *, bodiless: bool) -> None:
         """Pass the head on with our headers in place of the hop's."""
         self._answered = True
-        self._request.body = b""  # no retry can need it now
+        self._downstream.let_go(self._request)  # no retry can need its body now
         out, length, coded = self._lines(status, reason, headers)
         out.append(self._framing(length, coded=coded, bodiless=bodiless))
         out.append(self._own_headers())
@@ -452,6 +452,10 @@ class Relay:
             self._server = value
 
     def _own_headers(self) -> bytes:
+        """What this hop says of an answer that travels on."""
+        return b"x-request-id: %b\r\n%b" % (self._request.id, self._served_by())
+
+    def _served_by(self) -> bytes:
         """Who answered, in a client's words or a peer's. The innermost tier knows it best."""
         cell, server = self._cell, self._server
         if self._hops:
@@ -462,11 +466,9 @@ class Relay:
                     cell, server = tier.cell_label, candidate.target.label
                 else:
                     cell = candidate.target.label
-        identity = self._arrival.id.encode("latin-1")  # as it came in
         if cell and server:
-            return (FOR_PEERS if self._peer else FOR_CLIENTS) % (identity, cell, server)
-        lines = b"x-request-id: %b\r\n" % identity
-        return lines + b"x-dlb-cell: %b\r\n" % cell if cell and not self._peer else lines
+            return (FOR_PEERS if self._peer else FOR_CLIENTS) % (cell, server)
+        return b"x-dlb-cell: %b\r\n" % cell if cell and not self._peer else b""
 
 
 def _error(status: int) -> Failure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
@@ -9,6 +10,8 @@ from msgspec import Meta, Struct
 from dlbctl.core.errors import ConfigError
 from dlbctl.router.http1 import HOP_BY_HOP, PEER_PREFIX, Headers
 
+# `uri-host [ ":" port ]` of RFC 9110 section 7.2, or nothing; wider in what an address in brackets may be.
+_HOST = re.compile(rb"(?:(?:[A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?)?")
 # What is looked at or set anew by this hop; every other header travels on as it came.
 OF_INTEREST = HOP_BY_HOP | {
     b"content-type",
@@ -27,6 +30,7 @@ class Refusal(NamedTuple):
     status: int
     code: str
     message: str
+    retry_after_s: int = 0
 
 
 class HttpLimits(Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,6 +43,10 @@ class HttpLimits(Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(description="Largest request body that is kept for a second attempt at another target."),
     ] = 1024 * 1024
+    total_body_bytes: Annotated[
+        int,
+        Meta(description="Bytes of all request bodies whose answers have not begun; with more, requests get 503."),
+    ] = 1024 * 1024 * 1024
     header_timeout_s: Annotated[
         float,
         Meta(description="Limit on a request's line and headers, from its first byte or the connection's start."),
@@ -51,6 +59,11 @@ class HttpLimits(Struct, frozen=True, forbid_unknown_fields=True):
         for name in self.__struct_fields__:
             if not getattr(self, name) > 0:  # nor not-a-number
                 raise ConfigError(f"{where}.{name}: must be positive")
+        if self.total_body_bytes < self.body_bytes:
+            raise ConfigError(
+                f"{where}.total_body_bytes: is less than body_bytes, {self.body_bytes}",
+                hint="a body of the largest size has to fit",
+            )
 
 
 class Request:
@@ -65,6 +78,7 @@ class Request:
     version = "1.1"
     body = b""
     size = 0  # of the body so far
+    held = 0  # bytes of it that the router counts as kept
     keep_alive = True
     content_length = 0
     content_type = b""
@@ -101,6 +115,7 @@ class Request:
         if not self.url.startswith(b"/"):
             self.url = _origin_form(self.url)
         hosts = 0
+        host = b""
         codings = []
         passed_on = []
         for name, value in self.headers:
@@ -109,6 +124,7 @@ class Request:
                     passed_on.append(b"%b: %b\r\n" % (name, value))
             elif name == b"host":
                 hosts += 1
+                host = value
             elif name == b"content-type":
                 self.content_type = value.lower()
                 passed_on.append(b"%b: %b\r\n" % (name, value))
@@ -130,6 +146,8 @@ class Request:
         self.chunked = bool(codings)
         if hosts > 1 or (hosts == 0 and self.version == "1.1"):
             return Refusal(400, "bad_host", "a request needs exactly one Host header")
+        if _HOST.fullmatch(host) is None:
+            return Refusal(400, "bad_host", "the Host header is not host or host:port")
         if self.method == b"CONNECT":
             return Refusal(405, "method_not_allowed", "CONNECT is not offered here")
         if codings and codings != [b"chunked"]:
@@ -154,6 +172,12 @@ class Request:
     def too_large(limits: HttpLimits) -> Refusal:
         """The body is larger than we take."""
         return Refusal(413, "body_too_large", f"the body is larger than {limits.body_bytes} bytes")
+
+    @staticmethod
+    def no_memory(limits: HttpLimits) -> Refusal:
+        """The bodies of all requests together are more than we keep."""
+        message = f"requests that wait for their answers fill {limits.total_body_bytes} bytes already"
+        return Refusal(503, "overloaded", message, 1)
 
 
 def _origin_form(url: bytes) -> bytes:

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dlbctl.core.events import Arrival
-from dlbctl.core.exchange import NEVER
 from dlbctl.router.facts import BadBodyError, read_facts
 from dlbctl.router.http1 import error_body
+from dlbctl.router.leaf_faults import LeafFaults
 from dlbctl.router.relay import CAN_HAVE_BODY, Relay
 from dlbctl.router.upstream import Address, Pool
-from dlbctl.router.wheel import Wheel
+from dlbctl.router.wheel import NEVER, Wheel
 
 if TYPE_CHECKING:
     from dlbctl.core.exchange import Exchange
@@ -32,7 +32,8 @@ class Router:
     """What relays share. tier: the one requests enter. local: leaf tiers of this process, by pseudo-address.
 
     token: shown to peers that are asked, and asked of peers that come; empty without one. accept_priority: whether
-    clients may say how urgent a request is; peers may.
+    clients may say how urgent a request is; peers may. upstream_idle_s: how long a connection to a server or leaf may
+    stay unused.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Router:
         *,
         token: bytes = b"",
         accept_priority: bool = False,
+        upstream_idle_s: float = NEVER,
     ) -> None:
         self.tier = tier
         self.local = local
@@ -52,12 +54,15 @@ class Router:
         self.clock = time.monotonic
         self.wheel = Wheel(loop, self.clock)
         self.ready = True
+        self.body_bytes = 0  # of all request bodies that are kept; their connections count
         # Told after each request's begin and end; whoever reports this router's state puts itself here.
         self.changed: Callable[[], None] = _nothing
         # Relays whose requests wait in a tier's admission queue.
         self.waiting: dict[Exchange, Relay] = {}
         self._giving_turns = False
+        self.leaf_faults = LeafFaults()
         self._pools: dict[str, Pool] = {}
+        self._upstream_idle_s = upstream_idle_s
         self._requests = 0
         self._boot = tier.boot.encode()
 
@@ -68,7 +73,7 @@ class Router:
         """The connections to an address."""
         pool = self._pools.get(address)
         if pool is None:
-            pool = self._pools[address] = Pool(self.loop, Address(address))
+            pool = self._pools[address] = Pool(self.loop, Address(address), self.wheel, idle_s=self._upstream_idle_s)
         return pool
 
     def close(self) -> None:
@@ -141,7 +146,7 @@ class Router:
         Relay(self, downstream, request, arrival, peer=peer).start()
 
     def _arrival(self, request: Request, *, peer: bool) -> Arrival:
-        identity = request.id.decode("latin-1") if 0 < len(request.id) <= MAX_ID_BYTES else self._new_id()
+        identity = self.identify(request).decode("latin-1")
         endpoint = request.header(b"dlb-endpoint") if peer else b""
         if endpoint:
             return Arrival(
@@ -163,10 +168,13 @@ class Router:
             return names[0] if names else ""  # the tier says that nobody serves anything yet
         raise BadBodyError(f"the request names no model; `model` may be one of: {', '.join(names)}")
 
-    def _new_id(self) -> str:
-        # Ids need to be unique, not unguessable; uuid4 reads the system's entropy for each one.
-        self._requests += 1
-        return f"{self.tier.boot}-{self._requests:x}"
+    def identify(self, request: Request) -> bytes:
+        """A request's id: the client's where it can be used, else one made here, which the request keeps."""
+        if not 0 < len(request.id) <= MAX_ID_BYTES:
+            # Ids need to be unique, not unguessable; uuid4 reads the system's entropy for each one.
+            self._requests += 1
+            request.id = b"%b-%x" % (self._boot, self._requests)
+        return request.id
 
     def head_for(
         self, address: Address, request: Request, exchange: Exchange, client: bytes, *, to_leaf: bool
@@ -175,7 +183,7 @@ class Router:
         arrival = exchange.arrival
         lines = [
             b"%b %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\n"
-            % (request.method, request.url, address.authority, request.passed_on, arrival.id.encode("latin-1"))
+            % (request.method, request.url, address.authority, request.passed_on, request.id)
         ]
         forwarded_for = request.forwarded_for + client
         if forwarded_for:

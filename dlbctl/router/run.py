@@ -34,6 +34,7 @@ from dlbctl.router.request import Request
 from dlbctl.router.router import Router
 from dlbctl.router.sections import RouterSection
 from dlbctl.router.state_stream import StatePublisher
+from dlbctl.router.wheel import NEVER
 
 Announce = Callable[[str, str], None]
 
@@ -42,16 +43,19 @@ async def no_app(scope: Any, receive: Any, send: Any) -> None:
     """Stand in as uvicorn's application where a protocol class answers by itself."""
 
 
-def run_root(settings: RootFile, announce: Announce) -> None:
-    """Run a root until a signal ends it. announce: told each listener's name and URL, once all accept."""
+def run_root(settings: RootFile, announce: Announce, file: str) -> None:
+    """Run a root until a signal ends it. announce: told each listener's name and URL, once all accept.
+
+    file: what the settings were read from, for errors.
+    """
     _configure_logging()
-    _run(_root(settings, announce))
+    _run(_root(settings, announce, f"{file}: root"))
 
 
-def run_leaf(settings: LeafFile, announce: Announce) -> None:
-    """Run a leaf until a signal ends it."""
+def run_leaf(settings: LeafFile, announce: Announce, file: str) -> None:
+    """Run a leaf until a signal ends it, likewise."""
     _configure_logging()
-    _run(_leaf(settings, announce))
+    _run(_leaf(settings, announce, f"{file}: leaf"))
 
 
 def _run(process: Any) -> None:
@@ -64,7 +68,7 @@ def _run(process: Any) -> None:
     uvloop.run(process)
 
 
-async def _root(settings: RootFile, announce: Announce) -> None:
+async def _root(settings: RootFile, announce: Announce, where: str) -> None:
     section = settings.root
     boot = _boot()
     logs: list[EventLog] = []
@@ -73,15 +77,12 @@ async def _root(settings: RootFile, announce: Announce) -> None:
         address: _tier(leaf, boot, section.event_log and f"{section.event_log}.{quote(leaf.cell, safe='')}", logs)
         for address, leaf in settings.local_leaves().items()
     }
-    router = Router(
-        tier, local, asyncio.get_running_loop(), token=read_token(section), accept_priority=section.accept_priority
-    )
+    router = _router(tier, local, section)
     life = _lifecycle(section, router)
     _background_logs(life, logs)
-    opened = [
-        _open(life, "listening", section.listen, Listener(router, settings.http, half_close=_half_close(section)))
-    ]
-    _open_admin(life, admin_address(section, "root"), router)
+    clients = Listener(router, settings.http, half_close=_half_close(section))
+    opened = [("listening", _open(life, f"{where}.listen", section.listen, clients))]
+    _open_admin(life, f"{where}.admin", admin_address(section, "root"), router)
     for leaf in local.values():
         life.background(Discovery(leaf, router.clock).run)
     life.background(Prober(router, section.probe_interval_ms).run)
@@ -99,13 +100,11 @@ async def _root(settings: RootFile, announce: Announce) -> None:
             log.close()
 
 
-async def _leaf(settings: LeafFile, announce: Announce) -> None:
+async def _leaf(settings: LeafFile, announce: Announce, where: str) -> None:
     section = settings.leaf
     logs: list[EventLog] = []
     tier = _tier(settings.tier(), _boot(), section.event_log, logs)
-    router = Router(
-        tier, {}, asyncio.get_running_loop(), token=read_token(section), accept_priority=section.accept_priority
-    )
+    router = _router(tier, {}, section)
     life = _lifecycle(section, router)
     _background_logs(life, logs)
     half_close = _half_close(section)
@@ -113,12 +112,12 @@ async def _leaf(settings: LeafFile, announce: Announce) -> None:
     publisher = StatePublisher(router)
     peers.add(b"/dlb/v1/state", publisher.serve)
     peers.add(INSPECT_PATH.encode(), _inspector(router))
-    opened = [_open(life, "peers", section.peer_listen, peers)]
+    opened = []
     if section.listen:
-        opened.insert(
-            0, _open(life, "listening", section.listen, Listener(router, settings.http, half_close=half_close))
-        )
-    _open_admin(life, admin_address(section, "leaf"), router)
+        clients = Listener(router, settings.http, half_close=half_close)
+        opened.append(("listening", _open(life, f"{where}.listen", section.listen, clients)))
+    opened.append(("peers", _open(life, f"{where}.peer_listen", section.peer_listen, peers)))
+    _open_admin(life, f"{where}.admin", admin_address(section, "leaf"), router)
     life.background(Discovery(router.tier, router.clock).run)
     life.background(router.keep_time)
     life.on_drain(publisher.stop)
@@ -136,6 +135,17 @@ def _tier(settings: TierSettings, boot: str, event_log: str, logs: list[EventLog
         return Tier(settings, boot)
     logs.append(EventLog(Path(event_log), settings, boot))
     return RecordedTier(settings, boot, logs[-1].note)
+
+
+def _router(tier: Tier, local: dict[str, Tier], section: RouterSection) -> Router:
+    return Router(
+        tier,
+        local,
+        asyncio.get_running_loop(),
+        token=read_token(section),
+        accept_priority=section.accept_priority,
+        upstream_idle_s=section.upstream_idle_s or NEVER,
+    )
 
 
 def _background_logs(life: Lifecycle, logs: list[EventLog]) -> None:
@@ -156,14 +166,15 @@ def _half_close(section: RouterSection) -> bool:
     return section.half_close == "allow"
 
 
-def _open(life: Lifecycle, name: str, address: str, listener: Listener) -> tuple[str, str]:
-    sock = bind(f"{name}", address)
+def _open(life: Lifecycle, where: str, address: str, listener: Listener) -> str:
+    """Have the listener served at an address; its URL. where: the key that names the address."""
+    sock = bind(where, address)
     life.add(hosted(no_app, protocol=listener.protocol), sock)
-    return name, url_of(sock)
+    return url_of(sock)
 
 
-def _open_admin(life: Lifecycle, address: str, router: Router) -> None:
-    life.add(hosted(Admin(router).app()), bind("admin", address))
+def _open_admin(life: Lifecycle, where: str, address: str, router: Router) -> None:
+    life.add(hosted(Admin(router).app()), bind(where, address))
 
 
 def _inspector(router: Router) -> Serve:

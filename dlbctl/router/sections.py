@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import ipaddress
 import math
-from collections.abc import Iterable
+import os
+import sys
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from dlbctl.core.errors import ConfigError
 from dlbctl.router.upstream import Address
+
+# sockaddr_un.sun_path, less its closing zero.
+SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103
 
 
 class RouterSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -63,6 +68,13 @@ class RouterSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             "one. The more urgent leaves a leaf's queue first, and takes the place of a less urgent one if it is full."
         ),
     ] = False
+    upstream_idle_s: Annotated[
+        float,
+        Meta(
+            description="Seconds that a connection to a server or leaf may stay unused before it is closed; "
+            "0 for no limit."
+        ),
+    ] = 60.0
     event_log: Annotated[
         str,
         Meta(
@@ -77,14 +89,16 @@ class RouterSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     def check(self, where: str) -> None:
         """Raise ConfigError for what types cannot say."""
-        for key in ("readiness_grace_s", "drain_s"):
+        for key in ("readiness_grace_s", "drain_s", "upstream_idle_s"):
             if not getattr(self, key) >= 0:  # nor not-a-number
                 raise ConfigError(f"{where}.{key}: cannot be negative")
         if self.max_in_flight < 0:
             raise ConfigError(f"{where}.max_in_flight: cannot be negative", hint="use 0 for no limit")
         if self.listen:
             host_and_port(self.listen, f"{where}.listen")
-        if self.admin and not self.admin.startswith("unix:"):
+        if self.admin.startswith("unix:"):
+            _check_socket_path(self.admin, f"{where}.admin")
+        elif self.admin:
             check_loopback(self.admin, f"{where}.admin", "use unix:PATH, or a loopback address")
 
 
@@ -185,10 +199,14 @@ class CellSection(Struct, frozen=True, forbid_unknown_fields=True):
                 f"{where} ({self.name}): needs either leaves or servers",
                 hint='leaves = ["http://host:9081"] for leaf routers, [[cell.server]] to serve it from this process',
             )
-        check_unique(self.leaves, f"{where}.leaves", "address")
         for index, leaf in enumerate(self.leaves):
             _check_url(leaf, f"{where}.leaves[{index}]")
         check_servers(self.server, f"{where}.server")
+
+    def addresses(self, where: str) -> Iterator[tuple[str, str]]:
+        """Where each of its addresses stands, and the address."""
+        yield from ((f"{where}.leaves[{index}]", leaf) for index, leaf in enumerate(self.leaves))
+        yield from ((f"{where}.server[{index}].url", server.url) for index, server in enumerate(self.server))
 
 
 def host_and_port(text: str, where: str) -> tuple[str, int]:
@@ -210,11 +228,36 @@ def check_loopback(text: str, where: str, hint: str) -> None:
         raise ConfigError(f"{where}: {text!r} is open to other machines and nothing protects it", hint=hint)
 
 
+def _check_socket_path(text: str, where: str) -> None:
+    """Refuse a unix:PATH that no socket can have."""
+    path = os.fsencode(text.removeprefix("unix:"))
+    if not path or b"\0" in path:
+        raise ConfigError(f"{where}: {text!r} names no path", hint="for instance unix:/run/dlbctl/admin.sock")
+    if len(path) > SOCKET_PATH_BYTES:
+        raise ConfigError(
+            f"{where}: the path of the socket is {len(path)} bytes long",
+            hint=f"this system allows {SOCKET_PATH_BYTES}",
+        )
+
+
 def check_servers(servers: tuple[ServerSection, ...], where: str) -> None:
-    """Check each, and that they can be told apart."""
+    """Check each, and that their names can be told apart."""
     for index, server in enumerate(servers):
         server.check(f"{where}[{index}]")
     check_unique((server.label for server in servers), where, "name or address")
+
+
+def check_addresses(entries: Iterable[tuple[str, str]], file: str) -> None:
+    """Refuse an address that stands in two places: it would be counted, and sent to, as two.
+
+    entries: where each stands, and the address.
+    """
+    places: dict[tuple[str, int], str] = {}
+    for where, url in entries:
+        address = Address(url)
+        first = places.setdefault((address.host, address.port), where)
+        if first != where:
+            raise ConfigError(f"{file}: {where}: {url!r} is {first} too", hint="an address can stand in one place only")
 
 
 def check_name(name: str, where: str) -> None:

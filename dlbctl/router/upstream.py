@@ -13,8 +13,12 @@ import httptools
 from dlbctl.core.errors import ConfigError
 from dlbctl.core.events import Failure
 from dlbctl.router.http1 import Headers
+from dlbctl.router.wheel import NEVER, Wheel
 
 IDLE_PER_ADDRESS = 256
+# A server's head is bounded as a client's is, with more room: an engine says more of itself.
+HEAD_BYTES = 64 * 1024
+HEAD_FIELDS = 100
 BODILESS = frozenset({204, 304})
 FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 
@@ -72,13 +76,22 @@ def _not_an_address(url: str) -> ConfigError:
 
 
 class Pool:
-    """Idle connections to one address, the last used first, and the making of new ones."""
+    """Idle connections to one address, the last used at the end, and the making of new ones. Satisfies `Watched`.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, address: Address) -> None:
+    idle_s: how long a connection may stay unused.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, address: Address, wheel: Wheel, *, idle_s: float = NEVER
+    ) -> None:
         self.address = address
         self.idle: list[Upstream] = []
         self.open: set[Upstream] = set()
+        self.deadline_s = NEVER
+        self.look_s = NEVER
         self._loop = loop
+        self._wheel = wheel
+        self._idle_s = idle_s
         self._tls = ssl.create_default_context() if address.tls else None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -92,6 +105,25 @@ class Pool:
             if not upstream.transport.is_closing():
                 return upstream
         return None
+
+    def keep(self, upstream: Upstream) -> bool:
+        """Keep a connection for the next request, unless there are enough."""
+        if len(self.idle) >= IDLE_PER_ADDRESS:
+            return False
+        self.idle.append(upstream)
+        if self._idle_s != NEVER:
+            upstream.idle_since_s = self._wheel.clock()
+            if self.deadline_s == NEVER:
+                self._wheel.watch(self, upstream.idle_since_s + self._idle_s)
+        return True
+
+    def expired(self, now_s: float) -> None:
+        """Close what has been unused for too long. The wheel looks once for all: the longest unused stand first."""
+        self.deadline_s = NEVER
+        while self.idle and self.idle[0].idle_since_s + self._idle_s <= now_s:
+            self.idle.pop(0).transport.close()
+        if self.idle:
+            self._wheel.watch(self, self.idle[0].idle_since_s + self._idle_s)
 
     def connect(self, waiting: Answered) -> asyncio.Task[None]:
         """Make a connection; cancel the task to give up."""
@@ -129,11 +161,13 @@ class Upstream(asyncio.Protocol):
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.waiting: Answered | None = None
+        self.idle_since_s = 0.0
         self.transport: asyncio.Transport
         self._parser: Any = httptools.HttpResponseParser(self)
         self._headers: Headers = []
         self._reason = b""
         self._pieces: list[bytes] = []
+        self._head_bytes = 0  # at most so much of the head has come
         self._begun = False  # the head of the answer has been handed over
         self._bodiless = False
         self._head_request = False
@@ -150,6 +184,7 @@ class Upstream(asyncio.Protocol):
         self.waiting = waiting
         self._headers = []
         self._reason = b""
+        self._head_bytes = 0
         self._begun = self._bodiless = self._complete = self._reusable = self.heard = False
         self._head_request = head_request
         if len(body) < 16_384:
@@ -200,6 +235,8 @@ class Upstream(asyncio.Protocol):
             self.transport.abort()  # an answer nobody asked for: this connection is out of step
             return
         self.heard = True
+        if not self._begun:
+            self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -207,11 +244,11 @@ class Upstream(asyncio.Protocol):
                 _LOG.exception("a fault of our own while reading an answer on %r", self)
             self._surplus = True
             if not self._complete:
-                self.abort()
-                waiting.lost(Failure.PROTOCOL)
-                return
+                self._give_up()
+        if not self._begun and self._head_bytes > HEAD_BYTES:
+            self._give_up()
         if self.waiting is not waiting:
-            return  # given up from within a callback
+            return
         pieces, self._pieces = self._pieces, []
         if self._complete:
             self._release()
@@ -238,6 +275,9 @@ class Upstream(asyncio.Protocol):
         status = self._parser.get_status_code()
         if status < 200 or self.waiting is None:
             return  # interim: the answer itself is still to come
+        if len(self._headers) > HEAD_FIELDS or (self._head_bytes > HEAD_BYTES and self._head_size() > HEAD_BYTES):
+            self._give_up()
+            return
         self._begun = True
         self._bodiless = self._head_request or status in BODILESS
         self.waiting.head(status, self._reason, self._headers, bodiless=self._bodiless)
@@ -260,6 +300,17 @@ class Upstream(asyncio.Protocol):
 
     # -- inside ------------------------------------------------------------------------------------------
 
+    def _head_size(self) -> int:
+        """Bytes of the head; asked only when so much came that they may be too many."""
+        return len(self._reason) + sum(len(name) + len(value) + 4 for name, value in self._headers)
+
+    def _give_up(self) -> None:
+        """What comes is no answer we take."""
+        waiting = self.waiting
+        self.abort()
+        if waiting is not None:
+            waiting.lost(Failure.PROTOCOL)
+
     def _ends_with_connection(self) -> bool:
         """Whether the end of the connection is how the end of this body shows."""
         framed = any(name in FRAMING for name, _ in self._headers)
@@ -267,12 +318,6 @@ class Upstream(asyncio.Protocol):
 
     def _release(self) -> None:
         self.waiting = None
-        if (
-            self._reusable
-            and not self._surplus
-            and not self.transport.is_closing()
-            and len(self.pool.idle) < IDLE_PER_ADDRESS
-        ):
-            self.pool.idle.append(self)
-        else:
+        usable = self._reusable and not self._surplus and not self.transport.is_closing()
+        if not (usable and self.pool.keep(self)):
             self.transport.close()

@@ -32,7 +32,7 @@ class Wheel:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
         self._loop = loop
-        self._clock = clock
+        self.clock = clock
         self._buckets: dict[int, list[Watched]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._tick = int(clock() / TICK_S)
@@ -55,7 +55,7 @@ class Wheel:
 
     def _put(self, item: Watched, at_s: float) -> None:
         if self._timer is None:
-            self._tick = int(self._clock() / TICK_S)
+            self._tick = int(self.clock() / TICK_S)
             self._timer = self._loop.call_later(TICK_S, self._turn)
         # A deadline may be long past; the ticks up to the last one are never looked at again.
         tick = max(int(at_s / TICK_S), self._tick) + 1
@@ -63,7 +63,7 @@ class Wheel:
         self._buckets.setdefault(tick, []).append(item)
 
     def _turn(self) -> None:
-        now_s = self._clock()
+        now_s = self.clock()
         first, self._tick = self._tick, int(now_s / TICK_S)
         for tick in range(first, self._tick + 1):
             for item in self._buckets.pop(tick, ()):

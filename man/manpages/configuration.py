@@ -76,7 +76,7 @@ An environment variable overrides one value of the file of a router. `DLBCTL_ROO
 words of the path in capitals, two underscores between them. An entry of an array of tables is named by its position,
 from 0, or by its `name` with an underscore for what is neither letter nor digit: `DLBCTL_CELL__0__NAME`,
 `DLBCTL_ENDPOINT__QWEN3_35B__POLICY`. The value is read as TOML if it is a TOML value (`5`, `true`, `["a"]`), otherwise
-it is the text itself.
+it is the text itself. A variable of this form that names no section or key is an error, as in the file.
 """
 
 

@@ -1,4 +1,4 @@
-"""`dlbctl policy` as a process: a switch in every router or in none, shown while it lasts."""
+"""`dlbctl policy` as a process: a switch in every router that answers, shown while it lasts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from dlbctl.commands.admin_client import connected
 from dlbctl.commands.policy import set_policy
-from dlbctl.core.errors import ConfigError, DlbctlError, UsageError
+from dlbctl.core.errors import UsageError
 from dlbctl.core.snapshot import EndpointRow
 
 from .conftest import MODEL, OTHER, Routers
@@ -83,27 +83,37 @@ def test_none_is_touched_when_one_lacks_the_endpoint(routers: Routers) -> None:
     assert policies(routers, OTHER) == [(CONFIGURED, CONFIGURED, False)]
 
 
-def test_none_is_touched_when_one_does_not_answer(routers: Routers) -> None:
-    code, out, err = routers.run("policy", "set", MODEL, "power-of-d/rif", admin=f"{routers.first},unix:/gone.sock")
-    assert (code, out) == (4, "")
-    assert "unix:/gone.sock" in err
-    assert policies(routers) == [(CONFIGURED, CONFIGURED, False)] * 2
+def test_those_that_answer_are_switched_and_the_others_named(reverted: Routers) -> None:
+    gone = "unix:/gone.sock"
+    admin = f"{gone},{reverted.first},{gone}.too,{reverted.second}"
+    code, out, err = reverted.run("policy", "set", MODEL, "power-of-d/rif", "--json", admin=admin)
+    assert (code, list(json.loads(out))) == (4, [reverted.first, reverted.second])
+    assert f"the router at {gone} does not answer" in err
+    assert f"the router at {gone}.too does not answer" in err
+    assert policies(reverted) == [("power-of-d/rif", CONFIGURED, True)] * 2
+    code, out, _ = reverted.run("policy", "revert", MODEL, admin=admin)
+    assert (code, out.count(f"{MODEL} is on {CONFIGURED}")) == (4, 2)
+
+
+def test_where_none_answers_nothing_is_shown(routers: Routers) -> None:
+    for words in ((), ("--json",)):
+        assert routers.run("policy", "revert", MODEL, *words, admin="unix:/gone.sock")[:2] == (4, "")
 
 
 @pytest.mark.parametrize(
-    ("words", "error", "said"),
+    ("words", "said"),
     [
-        ({}, UsageError, "--mechanism and/or --cost"),
-        ({"policy": ""}, UsageError, "--mechanism and/or --cost"),
-        ({"policy": "discrete/rif", "cost": "rif"}, UsageError, "--mechanism and/or --cost"),
-        ({"policy": "discrete/nope"}, ConfigError, "no cost 'nope'"),
-        ({"policy": "discrete"}, ConfigError, "is not a policy"),
-        ({"mechanism": "nope"}, ConfigError, "--mechanism: there is no mechanism 'nope'"),
-        ({"cost": "nope"}, ConfigError, "--cost: there is no cost 'nope'"),
+        ({}, "--mechanism and/or --cost"),
+        ({"policy": ""}, "--mechanism and/or --cost"),
+        ({"policy": "discrete/rif", "cost": "rif"}, "--mechanism and/or --cost"),
+        ({"policy": "discrete/nope"}, "no cost 'nope'"),
+        ({"policy": "discrete"}, "is not a policy"),
+        ({"mechanism": "nope"}, "--mechanism: there is no mechanism 'nope'"),
+        ({"cost": "nope"}, "--cost: there is no cost 'nope'"),
     ],
 )
-def test_a_policy_that_is_none_asks_no_router(words: dict[str, str], error: type[DlbctlError], said: str) -> None:
+def test_a_policy_that_is_none_is_wrong_usage_and_asks_no_router(words: dict[str, str], said: str) -> None:
     given = {"policy": None, "mechanism": None, "cost": None, **words}
-    with pytest.raises(error) as caught:
+    with pytest.raises(UsageError) as caught:
         set_policy(MODEL, admin="unix:/nobody.sock", as_json=False, **given)
     assert said in caught.value.message

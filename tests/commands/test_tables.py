@@ -176,6 +176,16 @@ def test_leaves_are_named_where_a_cell_has_several(capsys: pytest.CaptureFixture
     assert [_values(line)[2:4] for line in lines] == [["http://l1:1", "up"], ["http://l2:1", "down"]]
 
 
+def test_what_keeps_leaves_from_being_used_is_said_once_below(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [cell(why="leaf http://a:1 does not answer"), cell(why="leaf http://a:1 does not answer"), cell(cell="us")]
+    assert shown(capsys, cells_table(rows))[-1] == "eu-frankfurt: leaf http://a:1 does not answer"
+    silent = ServerRow(cell="us", leaf="http://b:1", why="refuses this root: its peer token is another one")
+    said = f"us: leaf http://b:1 {silent.why}"
+    lines = shown(capsys, servers_table([server(), silent]))
+    assert (len(lines), lines[-1]) == (3, said)
+    assert shown(capsys, servers_table([silent])) == [said], "and no empty table"
+
+
 def test_an_empty_table_says_why() -> None:
     for part in (cells_table([]), endpoints_table([]), servers_table([])):
         console = Console(width=200)

@@ -30,6 +30,7 @@ from dlbctl.router.pace import Pace
 from dlbctl.router.request import HttpLimits
 from dlbctl.router.router import Router
 from dlbctl.router.state_stream import StatePublisher
+from dlbctl.router.wheel import NEVER
 
 from .scripted import Script, ScriptedServer, serving
 from .wire import Client
@@ -93,6 +94,7 @@ class Live:
         await until(lambda: not self.upstreams_in_use(), "no upstream connection is in use")
         for tier in self.tiers:
             assert_idle(tier)
+        await until(lambda: self.router.body_bytes == 0, "no body is kept")
 
     async def client(self) -> Client:
         return await Client.connect(self.port)
@@ -149,6 +151,7 @@ async def leaf(
     retries: RetrySettings | None = None,
     health: HealthSettings | None = None,
     accept_priority: bool = False,
+    upstream_idle_s: float = NEVER,
 ) -> AsyncIterator[Live]:
     """A leaf with a client and a peer listener. up: its servers are known to answer, without being asked."""
     settings = TierSettings(
@@ -162,8 +165,14 @@ async def leaf(
         retries=retries or RetrySettings(),
         health=health or HealthSettings(),
     )
-    loop = asyncio.get_running_loop()
-    router = Router(Tier(settings, f"boot-{cell}"), {}, loop, token=token, accept_priority=accept_priority)
+    router = Router(
+        Tier(settings, f"boot-{cell}"),
+        {},
+        asyncio.get_running_loop(),
+        token=token,
+        accept_priority=accept_priority,
+        upstream_idle_s=upstream_idle_s,
+    )
     if up:
         mark_up(router.tier)
     async with _running(router, limits or HttpLimits(), half_close=half_close, peer_port=peer_port) as live:

@@ -144,6 +144,7 @@ class Bench:
         self.client.lose()
         await self.quiet()
         assert not self.connections
+        assert self.router.body_bytes == 0
         assert_idle(self.tier)
         self.router.close()
         await self.quiet()

@@ -94,7 +94,7 @@ class Remote(NamedTuple):
 @contextlib.asynccontextmanager
 async def remote_leaf(folder: Path, engine_url: str, token: bytes = b"") -> AsyncIterator[Remote]:
     """A leaf process in front of one server, ready, with or without a token of its peers."""
-    section: dict[str, object] = {"readiness_grace_s": 0.0}
+    section: dict[str, object] = {"cell": "eu", "readiness_grace_s": 0.0}
     if token:
         (folder / "token").write_bytes(token + b"\n")
         section["peer_token_file"] = str(folder / "token")
@@ -142,7 +142,6 @@ async def test_a_leaf_shows_its_servers_and_curves_and_no_cells() -> None:
 async def test_a_remote_leaf_brings_servers_and_samples_and_a_dead_one_takes_nothing_away(
     token: bytes, tmp_path: Path
 ) -> None:
-    """The root's own name of the cell is used: the leaf's file calls it c1."""
     with refusing_port() as dead:
         async with serving(engine(answering(sized(b"{}")))) as behind, remote_leaf(tmp_path, behind.url, token) as eu:
             gone = f"http://127.0.0.1:{dead}"
@@ -153,22 +152,30 @@ async def test_a_remote_leaf_brings_servers_and_samples_and_a_dead_one_takes_not
                 for _ in range(3):
                     assert (await client.ask(chat())).status == 200
                 client.abort()
-                (shown,) = await asked.get("servers")
-                assert (shown["cell"], shown["leaf"], shown["up"]) == ("eu", eu.url, True)
+                dead_eu, dead_us, shown = sorted(await asked.get("servers"), key=lambda row: (row["up"], row["cell"]))
+                assert (shown["cell"], shown["leaf"], shown["up"], shown["why"]) == ("eu", eu.url, True, "")
+                for row, name in ((dead_eu, "eu"), (dead_us, "us")):
+                    assert (row["cell"], row["leaf"], row["server"]) == (name, gone, "")
+                    assert row["why"] == "does not answer"
                 (curve,) = await asked.get("curves")
                 assert (curve["cell"], curve["endpoint"], curve["curve"]) == ("eu", "m", None)
                 assert sum(b["n_eff"] for b in curve["bins"]) == pytest.approx(3.0, abs=0.1)
                 assert "samples" in curve["why"] or "request" in curve["why"]
-                assert {row["cell"]: row["up"] for row in await asked.get("cells")} == {"eu": True, "us": False}
+                shown_cells = await asked.get("cells")
+                assert {row["cell"]: row["up"] for row in shown_cells} == {"eu": True, "us": False}
+                assert {row["why"] for row in shown_cells} == {f"leaf {gone} does not answer"}
 
 
 @on_loop
 async def test_a_leaf_that_does_not_know_this_root_shows_it_nothing(tmp_path: Path) -> None:
     async with serving(engine(answering(sized(b"{}")))) as behind, remote_leaf(tmp_path, behind.url, TOKEN) as eu:
-        for token, shown in ((TOKEN, ["eu"]), (b"another", []), (b"", [])):
+        refused = "refuses this root: its peer token is another one"
+        for token, shown in ((TOKEN, ""), (b"another", refused), (b"", refused)):
             cells = [TargetSettings("eu", (eu.url,))]
             async with root(cells, token=token, endpoints=ROOT_ENDPOINTS) as live, admin_of(live) as asked:
-                assert [row["cell"] for row in await asked.get("servers")] == shown
+                (row,) = await asked.get("servers")
+                assert (row["cell"], row["leaf"]) == ("eu", eu.url)
+                assert (bool(row["server"]), row["why"]) == (not shown, shown)
 
 
 @on_loop
@@ -183,7 +190,8 @@ async def test_a_peer_that_answers_nonsense_hides_nobody() -> None:
         ) as live,
         admin_of(live) as asked,
     ):
-        assert [row["cell"] for row in await asked.get("servers")] == ["eu"]
+        rows = await asked.get("servers")
+        assert [(row["cell"], row["why"]) for row in rows] == [("eu", ""), ("odd", "answers what cannot be read")]
 
 
 @on_loop
@@ -315,6 +323,6 @@ async def test_a_living_one_is_left_to_its_owner(tmp_path: Path) -> None:
         out, errors = await second.communicate()
         assert (second.returncode, out) == (1, b"")
         first, hint = errors.decode().splitlines()
-        assert first == f"dlbctl: error: admin: {path} belongs to a running process"
+        assert first == f"dlbctl: error: {config}: leaf.admin: {path} belongs to a running process"
         assert "another admin socket" in hint
         assert (await asked.get("info"))["role"] == "leaf"

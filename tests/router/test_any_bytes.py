@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlbctl.router.request import HttpLimits
+from dlbctl.router.upstream import HEAD_BYTES
 
 from .memory import Bench, MemoryLoop, Reply, no_faults_of_our_own
 from .scripted import chunk, chunked, sized
@@ -195,3 +196,19 @@ def test_no_bytes_of_a_server_do_harm(
 
     with no_faults_of_our_own():
         loop.run_until_complete(run())
+
+
+def test_each_answer_on_a_connection_has_the_whole_room_for_its_head(loop: MemoryLoop) -> None:
+    """Its head comes in two reads, so that it cannot be told at once how much of them is head."""
+    answer = sized(b"{}", extra=b"x-a: %b\r\n" % (b"a" * (HEAD_BYTES - 1000)))
+    pieces = cut(answer, [HEAD_BYTES // 2])
+
+    async def run() -> list[Answer]:
+        bench = Bench(loop, lambda *_: pieces, LIMITS)
+        await bench.feed([chat()] * 3)
+        assert len(bench.router.pool("http://127.0.0.1:1").open) == 1
+        await bench.leave()
+        return await bench.answers()
+
+    with no_faults_of_our_own():
+        assert [found.status for found in loop.run_until_complete(run())] == [200] * 3

@@ -78,6 +78,38 @@ async def test_a_bad_request_is_answered_and_the_connection_closed(
         await live.settled()
 
 
+def faults(said: bytes) -> list[bytes]:
+    """Requests that each get an answer of our own, with this header line in each."""
+    return [
+        get("/livez", said),
+        get("/v1/models", said),
+        get("/nowhere", said),
+        get("/v1/./files", said),
+        chat("nobody").replace(b"Host: t\r\n", b"Host: t\r\n" + said),
+        post(b"{", extra=said),
+        POST + said + b"Host: u\r\n\r\n",
+        POST + said + b"Content-Length: 10001\r\n\r\n",
+        POST + said + b"Content-Length: 5, 5\r\n\r\n",
+        POST + said + b"X-A: " + b"a" * 2048,
+        POST + said + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        POST + said + b"Content-Length: 5\r\n\r\nlate",
+        POST + said + b"X-Late: 1",
+    ]
+
+
+@pytest.mark.parametrize(("said", "usable"), [(b"", False), (b"X-Request-Id: mine\r\n", True)])
+@on_loop
+async def test_every_answer_of_ours_has_the_id_of_its_request(said: bytes, usable: bool) -> None:
+    limits = HttpLimits(header_bytes=2048, body_bytes=10_000, header_timeout_s=0.2, body_timeout_s=0.2)
+    seen = []
+    async with leaf([server("s", 1, "m", "n")], limits=limits) as live:
+        for request in faults(said):
+            async with client_of(live) as client:
+                (identity,) = (await client.ask(request)).all(b"x-request-id")
+                seen.append(identity)
+    assert set(seen) == {b"mine"} if usable else len(set(seen)) == len(seen)
+
+
 @on_loop
 async def test_limits_are_limits_and_not_less() -> None:
     limits = HttpLimits(header_fields=4, body_bytes=100)
@@ -85,6 +117,28 @@ async def test_limits_are_limits_and_not_less() -> None:
         body = b'{"model":"m"}'.ljust(100)
         assert (await client.ask(post(body, extra=b"X-A: 1\r\n"))).status == 200
         assert engine.heard[0].body == body
+
+
+NO_HOSTS = (
+    "a b,a/b,user@a,user:word@a,a:,a:b,a:1:2,a:123456,:80,http://a,a?b,[::1,::1,a\\b,[a b],[::1]x,caf\xe9,'a\",a#b,a\tb"
+)
+
+
+@pytest.mark.parametrize("host", NO_HOSTS.split(","))
+@on_loop
+async def test_a_host_that_is_none_is_refused(host: str) -> None:
+    async with chain(OK) as (engine, _, client):
+        request = chat().replace(b"Host: t\r\n", b"Host: %b\r\n" % host.encode("latin-1"))
+        assert code_of(await client.ask(request)) == (400, "bad_host")
+        assert engine.heard == []
+
+
+@pytest.mark.parametrize("host", ["", "a", "A-b.example.", "a_b:8080", "127.0.0.1:1", "[::1]", "[fe80::1.2.3.4]:65535"])
+@on_loop
+async def test_a_host_is_a_name_or_an_address_with_or_without_a_port(host: str) -> None:
+    async with chain(OK) as (_, _, client):
+        answer = await client.ask(chat().replace(b"Host: t\r\n", b"Host: %b\r\n" % host.encode()))
+        assert answer.status == 200
 
 
 @on_loop
@@ -136,6 +190,17 @@ async def test_a_request_for_no_known_model_is_refused_in_the_openai_shape(
         assert code_of(await client.ask(head + body)) == (status, code or "invalid_body")
         assert (await client.ask(get("/livez"))).status == 200  # the connection goes on
         await live.settled()
+
+
+@on_loop
+async def test_what_is_not_there_is_repeated_to_the_client_in_short() -> None:
+    async with leaf([server("s", 1)]) as live, client_of(live) as client:
+        name = "a" * 20_000
+        for request in (chat(name), get(f"/v1/models/{name}"), get(f"/{name}")):
+            answer = await client.ask(request)
+            assert answer.status == 404
+            assert b"aaaa..." in answer.body
+            assert len(answer.body) < 300
 
 
 @on_loop

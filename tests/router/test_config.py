@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlbctl.core import toml
 from dlbctl.core.errors import ConfigError
-from dlbctl.router.config import LeafFile, RootFile, find, load, read_token
+from dlbctl.router.config import LeafFile, RootFile, find, load, parse, read_token
 from dlbctl.router.sections import host_and_port
 from dlbctl.router.upstream import Address
 
@@ -20,15 +19,11 @@ ROOT = '[root]\n[[cell]]\nname = "eu"\nleaves = ["http://10.0.0.1:9081"]\n'
 
 
 def leaf(text: str, environment: dict[str, str] | None = None) -> LeafFile:
-    made = toml.decode(text, LeafFile, file="leaf.toml", environment=environment)
-    made.check("leaf.toml")
-    return made
+    return parse(text, LeafFile, file="leaf.toml", environment=environment)
 
 
 def root(text: str, environment: dict[str, str] | None = None) -> RootFile:
-    made = toml.decode(text, RootFile, file="root.toml", environment=environment)
-    made.check("root.toml")
-    return made
+    return parse(text, RootFile, file="root.toml", environment=environment)
 
 
 def test_the_smallest_files_are_valid() -> None:
@@ -90,7 +85,16 @@ def test_an_unknown_key_near_nothing_is_told_with_all_there_are() -> None:
         (LEAF + "slots = -1\n", "server[0].slots"),
         (LEAF + 'name = "a\\nb"\n', "server[0].name"),
         (LEAF + '[[server]]\nurl = "http://10.0.0.1:8000"\n', "two entries have the same"),
+        (
+            LEAF + '[[server]]\nname = "b"\nurl = "http://10.0.0.1:8000"\n',
+            "server[1].url: 'http://10.0.0.1:8000' is ser",
+        ),
+        (LEAF.replace("10.0.0.1:8000", "A") + '[[server]]\nname = "b"\nurl = "http://a:80"\n', "server[1].url: "),
         (LEAF.replace('"c1"', '"c\\r\\n1"'), "leaf.cell"),
+        (LEAF.replace('"c1"', '"c1"\nadmin = "unix:"'), "leaf.admin: 'unix:' names no path"),
+        (LEAF.replace('"c1"', f'"c1"\nadmin = "unix:/{"a" * 108}"'), "leaf.admin: the path of the socket is 109 bytes"),
+        (LEAF.replace('"c1"', f'"c1"\nadmin = "unix:/{"é" * 54}"'), "leaf.admin: the path of the socket is 109 bytes"),
+        (LEAF.replace('"c1"', '"c1"\nadmin = "unix:/a\\u0000b"'), "leaf.admin: 'unix:/a"),
         (LEAF.replace('"c1"', '""'), "leaf.cell"),
         (LEAF.replace('"c1"', '"c1"\nlisten = "nowhere"'), "leaf.listen"),
         (LEAF.replace('"c1"', '"c1"\nlisten = "a:70000"'), "leaf.listen"),
@@ -98,9 +102,14 @@ def test_an_unknown_key_near_nothing_is_told_with_all_there_are() -> None:
         (LEAF.replace('"c1"', '"c1"\nadmin = "0.0.0.0:9081"'), "leaf.admin"),
         (LEAF.replace('"c1"', '"c1"\ndrain_s = -1.0'), "leaf.drain_s"),
         (LEAF.replace('"c1"', '"c1"\ndrain_s = nan'), "leaf.drain_s"),
+        (LEAF.replace('"c1"', '"c1"\nupstream_idle_s = -1'), "leaf.upstream_idle_s"),
         (LEAF.replace('"c1"', '"c1"\nhalf_close = "maybe"'), "leaf.half_close"),
         (LEAF + "[timeouts]\nidle_s = -1\n", "timeouts.idle_s"),
         (LEAF + "[http]\nheader_bytes = 0\n", "http.header_bytes"),
+        (
+            LEAF + "[http]\nbody_bytes = 10\ntotal_body_bytes = 9\n",
+            "http.total_body_bytes: is less than body_bytes, 10",
+        ),
         (LEAF + "[http]\nkeep_alive_s = -1.0\n", "http.keep_alive_s"),
         (LEAF + "[http]\nbody_timeout_s = nan\n", "http.body_timeout_s"),
         (LEAF + '[[endpoint]]\nname = "a\\nb"\n', "endpoint[0].name"),
@@ -123,6 +132,12 @@ def test_what_is_wrong_in_a_leaf_file_is_told_by_its_place(text: str, words: str
         ('[root]\n[[cell]]\nname = "a"\n', "needs either leaves or servers"),
         (ROOT + '[[cell.server]]\nurl = "http://a:1"\n', "needs either leaves or servers"),
         (ROOT + ROOT.removeprefix("[root]\n"), "two entries have the same name 'eu'"),
+        (
+            ROOT + '[[cell]]\nname = "us"\nleaves = ["http://10.0.0.2:9081", "http://10.0.0.1:9081/"]\n',
+            "root.toml: cell[1].leaves[1]: 'http://10.0.0.1:9081/' is cell[0].leaves[0] too",
+        ),
+        (ROOT.replace('["', '["http://10.0.0.1:9081", "'), "cell[0].leaves[1]: 'http://10.0.0.1:9081' is cell[0].lea"),
+        (ROOT + '[[cell]]\nname = "us"\n[[cell.server]]\nurl = "http://10.0.0.1:9081"\n', "cell[1].server[0].url: "),
         (ROOT.replace('"eu"', '""'), "cell[0].name"),
         (ROOT.replace('"eu"', '"e\\nu"'), "cell[0].name"),
         (ROOT.replace('["http://10.0.0.1:9081"]', '["a"]'), "cell[0].leaves[0]"),
@@ -172,7 +187,8 @@ def test_the_environment_overrides_values() -> None:
 
 def test_variables_that_address_no_section_are_left_alone() -> None:
     names = ("DLBCTL_TARGET", "DLBCTL_ROOT__LISTEN", "DLBCTL_", "DLBCTL_LEAF", "PATH", "LEAF__LISTEN")
-    assert leaf(LEAF, dict.fromkeys(names, "x")) == leaf(LEAF)
+    others = ("DLBCTL_ADMIN", "DLBCTL_LEAF_SERVICE_HOST", "DLBCTL_SERVER_URL", "DLBCTL_LISTEN")
+    assert leaf(LEAF, dict.fromkeys(names + others, "x")) == leaf(LEAF)
 
 
 @pytest.mark.parametrize(
@@ -193,6 +209,45 @@ def test_a_variable_that_does_not_fit_is_told_by_its_name_or_key(name: str, valu
     with pytest.raises(ConfigError) as caught:
         leaf(LEAF, {name: value})
     assert words in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "hint"),
+    [
+        ("DLBCTL_LEEF__LISTEN", "there is no section 'leef'", "did you mean DLBCTL_LEAF__LISTEN?"),
+        ("DLBCTL_TIMEOUT__IDLE_S", "there is no section 'timeout'", "did you mean DLBCTL_TIMEOUTS__IDLE_S?"),
+        ("DLBCTL_QQQ__IDLE_S", "there is no section 'qqq'", "sections: cell, endpoint, "),
+        ("DLBCTL___LISTEN", "there is no section ''", "sections: "),
+        ("DLBCTL_LEAF_LISTEN", "overrides nothing", "did you mean DLBCTL_LEAF__LISTEN?"),
+        ("DLBCTL_LEAF__LISTN", "unknown key leaf.listn", "did you mean 'listen'?"),
+    ],
+)
+def test_a_mistyped_variable_is_told_with_the_nearest(name: str, words: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        leaf(LEAF, {name: "1"})
+    assert caught.value.message == f"environment variable {name}: {words}" + " to override" * ("section" in words)
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("DLBCTL_LEAF__DRAIN_S", "soon", "leaf.drain_s: Expected `float`, got `str`"),
+        ("DLBCTL_LEAF__DRAIN_S", "-1", "leaf.drain_s: cannot be negative"),
+        ("DLBCTL_LEAF__PEER_LISTEN", "0.0.0.0:1", "leaf.peer_listen: '0.0.0.0:1' is open to other machines"),
+        ("DLBCTL_SERVER__S_1__WEIGHT", "0", "server[0].weight: must be positive"),
+        ("DLBCTL_SERVER__0__URL", "nowhere", "server[0].url: 'nowhere' is not an address"),
+        ("DLBCTL_TIMEOUTS__IDLE_S", "nan", "timeouts.idle_s: a time-out cannot be negative"),
+        ("DLBCTL_SERVER__0__ENDPOINTS", "[1]", "server[0].endpoints[0]: Expected `str`, got `int`"),
+    ],
+)
+def test_a_bad_value_is_blamed_on_the_variable_it_comes_from(name: str, value: str, words: str) -> None:
+    text = LEAF + 'name = "s-1"\n'
+    with pytest.raises(ConfigError) as caught:
+        leaf(text, {"DLBCTL_LEAF__LISTEN": "127.0.0.1:1", name: value})
+    assert caught.value.message.startswith(f"environment variable {name}: {words}")
+    with pytest.raises(ConfigError, match=r"^leaf.toml: timeouts"):
+        leaf(text + "[timeouts]\nconnect_s = -1\n", {"DLBCTL_TIMEOUTS__IDLE_S": "1"})
 
 
 @pytest.mark.parametrize("value", ["plain", "[[[", '"', "= 1"])

@@ -202,8 +202,8 @@ def configuration(folder: Path, ports: list[int]) -> Path:
         '[[cell]]\nname = "one/first"\n',
         *(f'[[cell.server]]\nurl = "http://127.0.0.1:{port}"\nendpoints = ["m"]\n' for port in ports[:2]),
         '[[cell]]\nname = "two"\n',
-        f'[[cell.server]]\nurl = "http://127.0.0.1:{ports[1]}"\n',
-        f'[[cell.server]]\nurl = "http://127.0.0.1:{ports[2]}"\nendpoints = ["m"]\n',
+        f'[[cell.server]]\nurl = "http://127.0.0.1:{ports[2]}"\n',
+        f'[[cell.server]]\nurl = "http://127.0.0.1:{ports[3]}"\nendpoints = ["m"]\n',
     ]
     root = (
         f'[root]\nlisten = "127.0.0.1:0"\nadmin = "unix:{folder}/admin.sock"\nevent_log = "{folder}/events"\n'
@@ -226,9 +226,9 @@ async def switch_policies(folder: Path) -> None:
 @on_loop
 async def test_a_live_root_and_its_leaves_run_again_offline_do_the_same(tmp_path: Path) -> None:
     rng = random.Random(6)
-    async with serving(engine) as one, serving(engine) as two:
+    async with serving(engine) as one, serving(engine) as two, serving(engine) as three:
         with refusing_port() as dead:
-            async with process(configuration(tmp_path, [one.port, two.port, dead])) as (running, port):
+            async with process(configuration(tmp_path, [one.port, two.port, three.port, dead])) as (running, port):
                 await ready(port)
                 for start in range(0, REQUESTS, 40):
                     statuses = await asyncio.gather(*(ask(port, start + n, rng) for n in range(40)))

@@ -120,19 +120,19 @@ async def test_sigint_does_not_wait_for_balancers_in_front(tmp_path: Path) -> No
             idle.abort()
 
 
+@pytest.mark.parametrize("key", ["listen", "peer_listen", "admin"])
 @on_loop
-async def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
+async def test_a_port_in_use_is_one_clear_line_that_names_file_and_key(tmp_path: Path, key: str) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         held.listen()
         taken = f"127.0.0.1:{held.getsockname()[1]}"
-        process = await launch("leaf", leaf_file(tmp_path, "http://127.0.0.1:1", listen=taken))
+        process = await launch("leaf", leaf_file(tmp_path, "http://127.0.0.1:1", **{key: taken}))
         out, errors = await process.communicate()
     assert process.returncode == 1
     assert out == b""
     first, hint = errors.decode().splitlines()
-    assert first.startswith("dlbctl: error: ")
-    assert taken in first
+    assert first.startswith(f"dlbctl: error: {tmp_path}/leaf.toml: leaf.{key}: cannot listen on {taken}: ")
     assert "in use" in first
     assert hint.strip()
     assert names_in(tmp_path) == ["leaf.toml"], "no socket is left behind"
@@ -146,7 +146,7 @@ async def test_two_listeners_on_one_address_are_noticed(tmp_path: Path) -> None:
     process = await launch("leaf", leaf_file(tmp_path, "http://127.0.0.1:1", listen=address, peer_listen=address))
     out, errors = await process.communicate()
     assert (process.returncode, out) == (1, b"")
-    assert address in errors.decode().splitlines()[0]
+    assert f"leaf.peer_listen: cannot listen on {address}" in errors.decode().splitlines()[0]
 
 
 @on_loop

@@ -13,10 +13,11 @@ from dlbctl.core.settings import TargetSettings, Timeouts
 from dlbctl.router.probe import Prober
 
 from .live import Live, client_of, leaf, on_loop, root, server, until
-from .scripted import Connection, answering, full_backlog, serving, sized
+from .scripted import Connection, answering, chunk, full_backlog, serving, sized
 from .wire import Client, chat, get, post
 
 INTERVAL_MS = 10.0
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 def cell(name: str, *ports: int) -> TargetSettings:
@@ -57,7 +58,7 @@ async def peer_client(live: Live) -> AsyncIterator[Client]:
 async def test_a_request_travels_from_root_to_leaf_to_server() -> None:
     async with (
         serving(answering(sized(b'{"ok":1}'))) as engine,
-        leaf([server("s", engine.port)], token=b"k") as eu,
+        leaf([server("s", engine.port)], cell="eu", token=b"k") as eu,
         probing([cell("eu", eu.peer_port)], token=b"k") as live,
         client_of(live) as client,
     ):
@@ -82,17 +83,61 @@ async def test_a_root_with_another_token_is_refused_and_never_routes(
     token: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
-        leaf([server("s", 1)], token=b"k") as eu,
+        leaf([server("s", 1)], cell="eu", token=b"k") as eu,
         probing([cell("eu", eu.peer_port)], token=token) as live,
         client_of(live) as client,
     ):
-        await until(lambda: caplog.text.count("its peer token is another one") >= 2)
+        await until(lambda: "its peer token is another one" in caplog.text)
         assert not up(live, "eu")
         assert (await client.ask(get("/readyz"))).status == 503
         assert (await client.ask(chat())).status in {404, 503}
-        # The stream's and the ping's, while one of each is tried: refusals do not pile up connections.
-        await until(lambda: caplog.text.count("its peer token is another one") >= 4)
+        # The stream's and the ping's, while one of each is tried: refusals do not pile up connections or words.
+        await until(lambda: eu.router._requests > 12)
         assert len(eu.connections) <= 3
+        assert caplog.text.count("its peer token is another one") == 1
+
+
+@on_loop
+async def test_a_leaf_of_another_cell_is_not_routed_to_and_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(answering(sized(b"{}"))) as engine, contextlib.AsyncExitStack() as stack:
+        wrong = contextlib.AsyncExitStack()
+        us = await wrong.enter_async_context(leaf([server("s", engine.port)], cell="us"))
+        live = await stack.enter_async_context(probing([cell("eu", us.peer_port)]))
+        client = await stack.enter_async_context(client_of(live))
+        address = live.tier.targets["eu"].addresses[0]
+        for _ in range(3):
+            await until(lambda: bool(us.connections))
+            await until(lambda: live.router.leaf_faults.of(address) == "says that it serves the cell 'us'")
+            for connection in list(us.connections):
+                connection.transport.abort()
+        assert not up(live, "eu")
+        assert (await client.ask(chat())).status == 503
+        assert caplog.text.count(f"leaf {address} of cell eu says that it serves the cell 'us'") == 1
+        await wrong.aclose()
+        await until(lambda: live.router.leaf_faults.of(address) == "does not answer")
+        await stack.enter_async_context(leaf([server("s", engine.port)], cell="eu", peer_port=us.peer_port))
+        await until(lambda: up(live, "eu"))
+        assert live.router.leaf_faults.of(address) == ""
+        assert (await client.ask(chat())).status == 200
+
+
+@on_loop
+async def test_a_leaf_that_does_not_tell_its_cell_is_believed_to_be_of_the_one_it_is_listed_under() -> None:
+    """As the version before does not."""
+    line = b'{"boot":"b","seq":1,"endpoints":{"m":{"k":1.0}}}\n'
+
+    async def script(connection: Connection) -> None:
+        while True:
+            if b"ping" in (await connection.hear()).url:
+                await connection.send(sized(b"pong\n"))
+            else:
+                await connection.send(STREAM_HEAD)
+                while True:
+                    await connection.send(chunk(line))
+                    await asyncio.sleep(0.01)
+
+    async with serving(script) as old, probing([cell("eu", old.port)]) as live:
+        await until(lambda: up(live, "eu"))
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/livez", "/dlb/v1/ping", "/dlb/v1/state", "/v1/chat/completions"])
@@ -167,7 +212,7 @@ async def test_a_leaf_echoes_how_many_requests_it_has_received() -> None:
 
     async with (
         serving(script) as engine,
-        leaf([server("s", engine.port)]) as eu,
+        leaf([server("s", engine.port)], cell="eu") as eu,
         probing([cell("eu", eu.peer_port)]) as live,
     ):
         await until(lambda: live.router.routable())
@@ -224,8 +269,8 @@ async def far_away(port: int) -> AsyncIterator[int]:
 @on_loop
 async def test_the_distance_to_a_cell_is_half_the_round_trip() -> None:
     async with (
-        leaf([server("s", 1)]) as near,
-        leaf([server("s", 1)]) as far,
+        leaf([server("s", 1)], cell="near") as near,
+        leaf([server("s", 1)], cell="far") as far,
         far_away(far.peer_port) as port,
         probing([cell("near", near.peer_port), cell("far", port)]) as live,
     ):
@@ -270,9 +315,9 @@ async def test_a_root_leaves_a_dead_leaf_and_comes_back_to_it_by_itself() -> Non
 
 @on_loop
 async def test_a_cell_lives_as_long_as_one_of_its_leaves_does() -> None:
-    async with serving(answering(sized(b"{}"))) as engine, leaf([server("s", engine.port)]) as one:
+    async with serving(answering(sized(b"{}"))) as engine, leaf([server("s", engine.port)], cell="eu") as one:
         second = contextlib.AsyncExitStack()
-        two = await second.enter_async_context(leaf([server("s", engine.port)]))
+        two = await second.enter_async_context(leaf([server("s", engine.port)], cell="eu"))
         async with probing([cell("eu", one.peer_port, two.peer_port)]) as live, client_of(live) as client:
             await until(lambda: not live.tier.targets["eu"].down)
             await second.aclose()
@@ -302,7 +347,7 @@ async def test_a_cell_whose_servers_are_all_down_is_not_chosen() -> None:
 
 @on_loop
 async def test_a_root_that_stops_probing_leaves_no_connection_behind() -> None:
-    async with leaf([server("s", 1)]) as eu, full_backlog() as stuck:
+    async with leaf([server("s", 1)], cell="eu") as eu, full_backlog() as stuck:
         for turns in (*range(12), 100, 1000):  # while connecting as well as later
             async with probing([cell("eu", eu.peer_port), cell("stuck", stuck)]):
                 for _ in range(turns):

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from dlbctl.router.request import HttpLimits
+from dlbctl.router.upstream import HEAD_BYTES, HEAD_FIELDS
 
 from .live import Live, chain, client_of, leaf, on_loop, server, until
 from .scripted import Connection, Script, answering, chunk, chunked, once, refusing_port, serving, sized
@@ -119,6 +120,12 @@ async def test_an_error_of_the_server_reaches_the_client_as_it_is(status: bytes)
         b"HTTP/1.1 200 OK\r\nbad header\r\n\r\n",
         b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
         b"\x00" * 1000,
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n" + b"x-a: 1\r\n" * HEAD_FIELDS + b"\r\n{}",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx-a: %b\r\n\r\n{}" % (b"a" * HEAD_BYTES),
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx-a: " + b"a" * (HEAD_BYTES + 1),  # and no end of it
+        b"HTTP/1.1 200 " + b"a" * (HEAD_BYTES + 1),
+        b"HTTP/1.1 200 %b\r\ncontent-length: 2\r\n\r\n{}" % (b"a" * (HEAD_BYTES + 1)),
+        b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n" * 2000,
     ],
 )
 @on_loop
@@ -129,6 +136,17 @@ async def test_an_answer_that_is_not_http_is_a_502(garbage: bytes) -> None:
         await live.settled()
         assert totals(live) == (1, 1)
         assert (await client.ask(get("/livez"))).status == 200
+
+
+@on_loop
+async def test_a_head_within_its_bounds_passes_however_much_of_the_body_comes_with_it() -> None:
+    body = b"a" * (2 * HEAD_BYTES)
+    for extra in (b"x-a: 1\r\n" * (HEAD_FIELDS - 2), b"x-a: %b\r\n" % (b"a" * (HEAD_BYTES - 200))):
+        async with chain(answering(sized(body, extra=extra))) as (_, live, client):
+            for _ in range(3):  # each answer has the whole room
+                answer = await client.ask(chat())
+                assert (answer.status, answer.body) == (200, body)
+            await live.settled()
 
 
 @on_loop

@@ -12,6 +12,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 TICK_S = 0.1
+# A connection is looked at within this long, however far away its deadline: one that has ended must not be kept
+# until a deadline of ten minutes would have come.
+FAR_TICKS = round(30.0 / TICK_S)
 NEVER = float("inf")
 
 _LOG = logging.getLogger(__name__)
@@ -58,7 +61,7 @@ class Wheel:
             self._tick = int(self.clock() / TICK_S)
             self._timer = self._loop.call_later(TICK_S, self._turn)
         # A deadline may be long past; the ticks up to the last one are never looked at again.
-        tick = max(int(at_s / TICK_S), self._tick) + 1
+        tick = min(max(int(at_s / TICK_S), self._tick), self._tick + FAR_TICKS) + 1
         item.look_s = tick * TICK_S
         self._buckets.setdefault(tick, []).append(item)
 

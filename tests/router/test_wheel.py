@@ -98,3 +98,19 @@ async def test_a_deadline_that_is_called_off_does_not_fire() -> None:
     wheel.watch(later, time.monotonic() + 0.2)
     await until(lambda: later.fired_s != [])
     assert item.fired_s == []
+
+
+@on_loop
+async def test_what_has_ended_is_let_go_long_before_a_far_deadline_and_what_has_not_fires_then() -> None:
+    hurried = 200  # seconds a second
+    wheel = Wheel(asyncio.get_running_loop(), lambda: hurried * time.monotonic())
+    ended, item = Item(), Item()
+    deadline_s = hurried * time.monotonic() + 200.0
+    for each in (ended, item):
+        wheel.watch(each, deadline_s)
+    ended.deadline_s = NEVER
+    await until(lambda: repr(wheel) == "<Wheel 1 watched>")
+    assert item.fired_s == []
+    await until(lambda: item.fired_s != [])
+    assert item.fired_s[0] >= deadline_s
+    assert ended.fired_s == []

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from dlbctl import __version__
-from dlbctl.commands import check, engine, inspect, leaf, policy, replay, root, up
+from dlbctl.commands import check, engine, inspect, kill, leaf, policy, replay, root, up
 from dlbctl.commands.output import complain
 from dlbctl.core.errors import DlbctlError
 
@@ -43,6 +43,7 @@ app.command("engine")(engine.engine)
 app.command("replay")(replay.replay)
 app.add_typer(inspect.app, name="inspect")
 app.add_typer(policy.app, name="policy")
+app.command("kill")(kill.kill)
 app.command("check")(check.check)
 
 

@@ -28,6 +28,7 @@ from dlbctl.router.request import HttpLimits
 TREE = Path(__file__).parent.parent
 MAN = TREE / "man"
 SECTIONS = [sections.RootSection, sections.LeafSection, sections.CellSection, sections.ServerSection]
+SECTIONS += [sections.AccessLogSection]
 SECTIONS += [EndpointSettings, Limits, Timeouts, HttpLimits, config.RootFile, config.LeafFile]
 SECTIONS += [FleetSettings, Region, Override]
 # Set by `up` for the processes it starts; nobody else sets it.

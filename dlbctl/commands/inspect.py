@@ -1,4 +1,4 @@
-"""`dlbctl inspect`: live cells, curves, endpoints and servers of a running router."""
+"""`dlbctl inspect`: live cells, curves, endpoints, servers and requests of a running router."""
 
 from __future__ import annotations
 
@@ -65,6 +65,15 @@ def curves(admin: str | None = ADMIN, as_json: bool = JSON, watch: bool = WATCH)
     from dlbctl.core.snapshot import CurveRow
 
     _run(View("/v1/curves", list[CurveRow], curve_plots), admin, as_json=as_json, watch=watch)
+
+
+@app.command()
+def requests(admin: str | None = ADMIN, as_json: bool = JSON, watch: bool = WATCH) -> None:
+    """Open requests: where each is, how far it has come and for how long."""
+    from dlbctl.commands.tables import requests_table
+    from dlbctl.router.open_requests import RequestRow
+
+    _run(View("/v1/requests", list[RequestRow], requests_table), admin, as_json=as_json, watch=watch)
 
 
 @dataclass(frozen=True, slots=True)

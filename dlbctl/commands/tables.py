@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dlbctl.core.snapshot import CellRow, EndpointRow, ServerRow
+from dlbctl.router.open_requests import RequestRow
 
 NOTHING = "-"
 
@@ -155,3 +156,32 @@ def servers_table(rows: list[ServerRow]) -> RenderableType:
             ", ".join(row.models) or NOTHING,
         )
     return Group(*([made] if rows else []), *faults)
+
+
+def requests_table(rows: list[RequestRow]) -> RenderableType:
+    """Open requests, the oldest first."""
+    if not rows:
+        return Text("no request is open")
+    numbers = ("NUMBER", "AGE", "ATTEMPTS", "PRIORITY", "BYTES OUT")
+    made = table("ID", *numbers[:2], "PHASE", "ENDPOINT", "CELL", "SERVER", *numbers[2:], "CLIENT", numbers=numbers)
+    for row in rows:
+        add(
+            made,
+            printable(row.id),
+            str(row.number),
+            seconds(row.age_s),
+            row.phase,
+            printable(row.endpoint),
+            row.cell or NOTHING,
+            row.server or NOTHING,
+            str(row.attempts),
+            str(row.priority),
+            str(row.bytes_out),
+            row.client or NOTHING,
+        )
+    return made
+
+
+def printable(text: str) -> str:
+    """What clients chose: nothing of it may move a terminal's cursor."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,8 @@ from dlbctl.core.errors import ConfigError
 from dlbctl.core.samples import pooled
 from dlbctl.core.snapshot import CurveRow, ServerRow
 from dlbctl.router.leaf_faults import NO_ANSWER, OTHER_TOKEN
+from dlbctl.router.metrics import Metrics
+from dlbctl.router.open_requests import open_requests
 
 if TYPE_CHECKING:
     from dlbctl.core.policy import Policy
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 LEAF_TIMEOUT_S = 2.0
 # What a leaf shows to a root that is inspected: asked for by people, so never on the state stream.
 INSPECT_PATH = "/dlb/v1/inspect"
+
+_LOG = logging.getLogger(__name__)
 
 
 class LeafView(msgspec.Struct):
@@ -69,6 +74,7 @@ class Admin:
 
     def __init__(self, router: Router) -> None:
         self._router = router
+        self._metrics = Metrics(router)
 
     def __repr__(self) -> str:
         return f"<Admin of {self._router!r}>"
@@ -82,8 +88,11 @@ class Admin:
                 Route("/v1/endpoints", self.endpoints),
                 Route("/v1/servers", self.servers),
                 Route("/v1/curves", self.curves),
+                Route("/v1/requests", self.requests),
+                Route("/v1/requests/{id:path}", self.kill, methods=["DELETE"]),
                 Route("/v1/policy/{endpoint:path}", self.set_policy, methods=["PUT"]),
                 Route("/v1/policy/{endpoint:path}", self.revert_policy, methods=["DELETE"]),
+                Route("/metrics", self._metrics.serve),
             ],
             exception_handlers={HTTPException: _not_here},
         )
@@ -131,6 +140,29 @@ class Admin:
         for row in rows:
             _add_samples(row, theirs.get((row.cell, row.endpoint), []))
         return _json(rows)
+
+    async def requests(self, request: Request) -> Response:  # noqa: ARG002
+        """This router's open requests."""
+        return _json(open_requests(self._router.ledger, self._router.clock()))
+
+    async def kill(self, request: Request) -> Response:
+        """End the one open request that has this id, and this number if one is given; its last state."""
+        ledger, now_s = self._router.ledger, self._router.clock()
+        wanted, number = request.path_params["id"], request.query_params.get("number")
+        found = [row for row in open_requests(ledger, now_s) if row.id == wanted and number in {None, str(row.number)}]
+        if not found:
+            return _error(404, f"no open request has the id {wanted!r} (any more)")
+        if len(found) > 1:
+            numbers = ", ".join(str(row.number) for row in found)
+            return _error(409, f"{len(found)} open requests have the id {wanted!r}; say which number: {numbers}")
+        (row,) = found
+        place = "/".join(filter(None, (row.cell, row.server))) or "nowhere"
+        _LOG.warning(
+            "an operator kills request %d (id %a): %s, at %s, open for %.1f s, %d bytes sent",
+            *(row.number, row.id, row.phase, place, row.age_s, row.bytes_out),
+        )
+        ledger.open[row.number].kill()
+        return _json(row)
 
     async def set_policy(self, request: Request) -> Response:
         """Switch an endpoint's policy; requests in flight are not touched."""

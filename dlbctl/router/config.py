@@ -26,6 +26,7 @@ from dlbctl.core.settings import (
 )
 from dlbctl.router.request import HttpLimits
 from dlbctl.router.sections import (
+    AccessLogSection,
     CellSection,
     LeafSection,
     RootSection,
@@ -72,6 +73,12 @@ ClientLimits = Annotated[
 ]
 
 
+AccessLogs = Annotated[
+    AccessLogSection,
+    Meta(description="A line of JSON for each request that is over, without its text, its headers or its query."),
+]
+
+
 class RootFile(Struct, frozen=True, forbid_unknown_fields=True):
     """A whole root.toml."""
 
@@ -86,6 +93,7 @@ class RootFile(Struct, frozen=True, forbid_unknown_fields=True):
     health: Health = field(default_factory=HealthSettings)
     queue: Queue = field(default_factory=QueueSettings)
     http: ClientLimits = field(default_factory=HttpLimits)
+    access_log: AccessLogs = field(default_factory=AccessLogSection)
 
     def check(self, file: str) -> None:
         """Raise ConfigError for what types cannot say."""
@@ -142,6 +150,7 @@ class LeafFile(Struct, frozen=True, forbid_unknown_fields=True):
     health: Health = field(default_factory=HealthSettings)
     queue: Queue = field(default_factory=QueueSettings)
     http: ClientLimits = field(default_factory=HttpLimits)
+    access_log: AccessLogs = field(default_factory=AccessLogSection)
 
     def check(self, file: str) -> None:
         """Raise ConfigError for what types cannot say."""

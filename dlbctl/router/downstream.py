@@ -310,9 +310,7 @@ class Downstream(asyncio.Protocol):
         self.deadline_s = NEVER
         self._answering = request
         if request.refusal is not None:
-            status, code, message, retry_after_s = request.refusal
-            extra = b"retry-after: %d\r\n" % retry_after_s if retry_after_s else b""
-            self.reply(request, status, error_body(status, code, message), extra)
+            self.refuse(request, request.refusal)
         else:
             self.listener.serve(self, request)
 
@@ -346,8 +344,8 @@ class Downstream(asyncio.Protocol):
         extra: bytes = b"",
         *,
         content_type: bytes = b"application/json",
-    ) -> None:
-        """Send a whole answer of our own. extra: further header lines, each ending in CRLF."""
+    ) -> int:
+        """Send a whole answer of our own; the number of its bytes. extra: further header lines, each ending in CRLF."""
         keep_alive = self.keeps_alive(request)
         extra += b"x-request-id: %b\r\n" % self.listener.router.identify(request)
         if not keep_alive:
@@ -357,6 +355,14 @@ class Downstream(asyncio.Protocol):
             data = data[: len(data) - len(body)]
         self.transport.write(data)
         self.finished(keep_alive=keep_alive)
+        return len(data)
+
+    def refuse(self, request: Request, refusal: Refusal) -> None:
+        """Answer a request that is not relayed with an error."""
+        status, code, message, retry_after_s = refusal
+        extra = b"retry-after: %d\r\n" % retry_after_s if retry_after_s else b""
+        sent = self.reply(request, status, error_body(status, code, message), extra)
+        self.listener.router.ledger.refused(request, self.client, refusal, self.listener.clock(), sent)
 
     def finished(self, *, keep_alive: bool) -> None:
         """The answer is out (or never will be): go on with the next request, or close."""

@@ -148,6 +148,8 @@ class Lifecycle:
         self._servers: list[tuple[HostedServer, socket.socket]] = []
         self._paths: list[Path] = []
         self._on_drain: list[Callable[[], None]] = []
+        self._on_cut: list[Callable[[], None]] = []
+        self._on_hangup: list[Callable[[], None]] = []
         self._work: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._stop = asyncio.Event()
         self._signals: list[int] = []
@@ -169,11 +171,21 @@ class Lifecycle:
         """Do this when no new connections are accepted any more."""
         self._on_drain.append(act)
 
+    def on_cut(self, act: Callable[[], None]) -> None:
+        """Do this when the time to drain is over, before what is left is cut."""
+        self._on_cut.append(act)
+
+    def on_hangup(self, act: Callable[[], None]) -> None:
+        """Do this on SIGHUP, which then ends the process no more."""
+        self._on_hangup.append(act)
+
     async def run(self, started: Callable[[], None]) -> None:
         """Serve until a signal, then drain. started: called when every listener accepts."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
+        if self._on_hangup:
+            loop.add_signal_handler(signal.SIGHUP, self._hung_up)
         serving = [loop.create_task(server.serve(sockets=[sock])) for server, sock in self._servers]
         working = [loop.create_task(work()) for work in self._work]
         stopping = loop.create_task(self._stop.wait())
@@ -193,6 +205,10 @@ class Lifecycle:
         self._signals.append(number)
         self._stop.set()
 
+    def _hung_up(self) -> None:
+        for act in self._on_hangup:
+            act()
+
     async def _drain(self, serving: list[asyncio.Task[None]]) -> None:
         """Unready, still accepting for the grace; then no new connections; then what is left is cut."""
         self._unready()
@@ -204,6 +220,8 @@ class Lifecycle:
         for act in self._on_drain:
             act()
         await self._until(lambda: all(task.done() for task in serving), self._drain_s)
+        for act in self._on_cut:
+            act()
         left = [connection for server, _ in self._servers for connection in server.server_state.connections]
         if left:
             _LOG.warning("drain: %d connections cut after %g s", len(left), self._drain_s)

@@ -12,7 +12,7 @@ import msgspec
 
 from dlbctl.core.errors import shortened
 from dlbctl.router.downstream import Downstream
-from dlbctl.router.http1 import error_body
+from dlbctl.router.request import Refusal
 
 if TYPE_CHECKING:
     from dlbctl.router.request import HttpLimits, Request
@@ -127,4 +127,4 @@ def _model_card(name: str) -> dict[str, Any]:
 
 
 def _refuse(downstream: Downstream, request: Request, status: int, code: str, message: str) -> None:
-    downstream.reply(request, status, error_body(status, code, message))
+    downstream.refuse(request, Refusal(status, code, message))

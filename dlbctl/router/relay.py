@@ -14,12 +14,15 @@ from dlbctl.core.events import Arrival, Cancel, Failure, Forward, Reject, Reques
 from dlbctl.core.exchange import NEVER
 from dlbctl.core.tier import BUSY_STATUSES
 from dlbctl.router.http1 import HOP_BY_HOP, PEER_PREFIX, REASONS, Headers, error_body
+from dlbctl.router.reasons import CLIENT_STALLED, KILLED, OK, UPSTREAM_4XX, UPSTREAM_5XX
 from dlbctl.router.usage import TAIL_BYTES, find_usage
 
 if TYPE_CHECKING:
+    from dlbctl.core.events import Usage
     from dlbctl.core.exchange import Exchange
     from dlbctl.core.tier import Tier
     from dlbctl.router.downstream import Downstream
+    from dlbctl.router.record import Record
     from dlbctl.router.request import Request
     from dlbctl.router.router import Router
     from dlbctl.router.upstream import Upstream
@@ -35,6 +38,10 @@ KEPT_BYTES = 64 * 1024
 LOADING = b"Loading model"
 CAN_HAVE_BODY = frozenset({b"POST", b"PUT", b"PATCH"})
 
+# Clients that try again by themselves are told not to: whoever ended it did not mean them to.
+_KILLED = Reject(503, KILLED, "an operator ended the request")
+_NO_RETRY = b"x-should-retry: false\r\n"
+
 
 class Relay:
     """One request between a client and an upstream. Satisfies `Responder` and `Answered`."""
@@ -49,7 +56,7 @@ class Relay:
     # The head of an answer that comes and is an error, kept back because another target may do better.
     _keeping: tuple[int, bytes, Headers] | None = None
     _kept_body = b""
-    _kept: tuple[bytes, bytes] | None = None  # head and body of the last one that was whole
+    _kept: tuple[int, bytes, bytes] | None = None  # status, head and body of the last one that was whole
     _retry_after_s = 0.0
     _begun = False  # and the first byte of its body
     _status = 0
@@ -64,17 +71,15 @@ class Relay:
     _first_byte_s = 0.0
     _idle_s = NEVER
     _total_deadline_s = NEVER
-    _cell = b""
-    _server = b""
 
     def __init__(
-        self, router: Router, downstream: Downstream, request: Request, arrival: Arrival, *, peer: bool
+        self, router: Router, downstream: Downstream, request: Request, arrival: Arrival, record: Record
     ) -> None:
         self._router = router
         self._downstream = downstream
         self._request = request
         self._arrival = arrival
-        self._peer = peer
+        self.record = record
         self._hops: list[tuple[Tier, Exchange]] = []
 
     def __repr__(self) -> str:
@@ -83,6 +88,7 @@ class Relay:
     def start(self) -> None:
         """The request is whole: have it routed."""
         self._downstream.responder = self
+        self._router.ledger.opened(self)
         tier = self._router.tier
         self._do(tier, tier.arrived(self._router.clock(), self._arrival))
 
@@ -127,6 +133,7 @@ class Relay:
     def _enter(self, leaf: Tier, root: Tier, exchange: Exchange) -> RequestAction:
         """Hand the request to a leaf of this process, with what the root already knows of it."""
         self._written = False
+        self.record.written_s = 0.0
         arrival = copy(self._arrival)  # the root learns from its own, which came through no root
         arrival.root = root.boot
         arrival.prompt_tokens = exchange.prompt_tokens
@@ -139,6 +146,7 @@ class Relay:
     def _wait(self, wait: Wait) -> None:
         """No server has room: wait for a turn, or for the time at which waiting ends."""
         self._written = False
+        self.record.queue_up(self._router.clock())
         self._router.waiting[wait.exchange] = self
         self._set_deadline(wait.until_s)
         self._router.moved()
@@ -150,7 +158,11 @@ class Relay:
     def _send_to(self, forward: Forward) -> None:
         self._written = False
         self._retry_after_s = 0.0
-        limits = self._hops[-1][0].timeouts(forward.exchange.endpoint)
+        tier = self._hops[-1][0]
+        self.record.sent_to(tier, forward.exchange)
+        if self.record.queued_s:
+            self.record.take_turn(self._router.clock())
+        limits = tier.timeouts(forward.exchange.endpoint)
         self._first_byte_s = limits.first_byte_s
         self._idle_s = limits.idle_s or NEVER
         if limits.total_s and self._total_deadline_s == NEVER:
@@ -166,26 +178,35 @@ class Relay:
             self._connecting = pool.connect(self)
 
     def _end_with(self, action: Reject | Cancel) -> None:
-        downstream = self._downstream
+        downstream, code, status = self._downstream, action.code, self._status
         if isinstance(action, Reject) and self._kept is not None:
-            self._end_with_kept(*self._kept)
+            status, head, body = self._kept
+            code = _code_of(status)
+            self._end_with_kept(head, body)
         elif isinstance(action, Reject) and not self._answered:
             extra = self._served_by()
             if action.retry_after_s:
                 extra += b"retry-after: %d\r\n" % action.retry_after_s
-            body = error_body(action.status, action.code, action.message)
-            downstream.reply(self._request, action.status, body, extra)
+            if action is _KILLED:
+                extra += _NO_RETRY
+            status = action.status
+            body = error_body(status, code, action.message)
+            self.record.bytes_out += downstream.reply(self._request, status, body, extra)
         else:
             # The client must see a cut, never a clean end: no last chunk, or a reset where no framing shows it.
             downstream.cut(framed=self._framed)
+        self._leave(self._router.clock(), status, code)
 
     def _end_with_kept(self, head: bytes, body: bytes) -> None:
         """Nobody did better: the client gets the last real answer there was."""
         downstream = self._downstream
         keep_alive = downstream.keeps_alive(self._request)
         last = b"\r\n" if keep_alive else b"connection: close\r\n\r\n"
-        downstream.transport.write(head + last + body)
+        data = head + last + body
+        downstream.transport.write(data)
         downstream.finished(keep_alive=keep_alive)
+        self.record.bytes_out += len(data)
+        self.record.complete = True
 
     # -- upstream's side (Answered) ----------------------------------------------------------------------
 
@@ -203,6 +224,7 @@ class Relay:
         now_s = self._router.clock()
         for tier, exchange in self._hops:
             tier.attempt_started(now_s, exchange)
+        self.record.written_s = now_s
         self._set_deadline(now_s + self._first_byte_s if self._first_byte_s else NEVER)
         request = self._request
         address, client = upstream.pool.address, self._downstream.client
@@ -295,6 +317,7 @@ class Relay:
         elif data:
             downstream = self._downstream
             downstream.transport.write(data)
+            self.record.bytes_out += len(data)
             if self._begun:
                 # The wheel looks at the deadline when it comes by: moving it away is an assignment.
                 deadline_s = now_s + self._idle_s
@@ -319,13 +342,14 @@ class Relay:
             lines.append(b"retry-after: 1\r\n")
         lines.append(b"content-length: %d\r\n" % len(body))
         lines.append(self._own_headers())
-        self._kept = b"".join(lines), body
+        self._kept = status, b"".join(lines), body
         self._retry_after_s = float(retry_after) if retry_after.isdigit() else 0.0
         self._fail(Failure.LOADING if status == 503 and LOADING in body else _error(status), reused=False)
 
     def _begin(self, now_s: float, *, complete: bool) -> None:
         """The first byte of the body: only now is the prompt read, engines send their head before."""
         self._begun = True
+        self.record.begun_s = now_s
         for tier, exchange in self._hops:
             tier.first_byte(now_s, exchange, self._status)
         if not complete:
@@ -340,8 +364,13 @@ class Relay:
         for tier, exchange in hops:
             tier.ended(now_s, exchange, self._status, usage, self._stalled_s)
         # After the counts, which must not hang on a write; uvloop writes at the end of its turn anyway.
-        self._downstream.transport.write(data + b"0\r\n\r\n" if self._chunked else data)
+        if self._chunked:
+            data += b"0\r\n\r\n"
+        self._downstream.transport.write(data)
+        self.record.bytes_out += len(data)
         self._downstream.finished(keep_alive=self._keep_alive)
+        self.record.complete = True
+        self._leave(now_s, self._status, _code_of(self._status), usage)
         self._router.moved()
 
     def lost(self, failure: Failure) -> None:
@@ -352,6 +381,7 @@ class Relay:
         self._upstream = None
         if self._head:
             self._downstream.transport.write(self._head)
+            self.record.bytes_out += len(self._head)
             self._head = b""
         if self._keeping is not None:
             failure = _error(self._keeping[0])
@@ -372,11 +402,7 @@ class Relay:
 
     def client_gone(self) -> None:
         """The client left: the upstream is cancelled at once. Counts first, they must not hang on a close."""
-        now_s = self._router.clock()
-        for tier, exchange in self._hops:
-            self._router.waiting.pop(exchange, None)
-            tier.client_gone(now_s, exchange)
-        self._hops = []
+        self._leave(self._withdraw(), self._status if self._answered else 0, self.record.left_as)
         self._router.moved()
         self._drop_upstream()
 
@@ -400,6 +426,7 @@ class Relay:
     def expired(self, now_s: float) -> None:
         """The deadline has passed: the server's silence, or a client that stopped reading."""
         if self._paused:
+            self.record.left_as = CLIENT_STALLED
             self._downstream.transport.abort()
             return
         written = self._written
@@ -426,7 +453,34 @@ class Relay:
         self._end_with(action)
         self._router.moved()
 
+    # -- the operator's side -----------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """End it: with an error if nothing of an answer was sent, else cut as an upstream's death would cut it."""
+        self._withdraw()
+        self._drop_upstream()
+        self._kept = None  # an earlier server's no is not why it ends
+        self._end_with(_KILLED)
+        self._router.moved()
+
+    def held(self) -> list[tuple[Tier, int]]:
+        """The exchanges it keeps open."""
+        return [(tier, exchange.number) for tier, exchange in self._hops]
+
     # -- inside ------------------------------------------------------------------------------------------
+
+    def _withdraw(self) -> float:
+        """Give it up through no fault of any target's; the time of that."""
+        now_s = self._router.clock()
+        for tier, exchange in self._hops:
+            self._router.waiting.pop(exchange, None)
+            tier.client_gone(now_s, exchange)
+        self._hops = []
+        return now_s
+
+    def _leave(self, now_s: float, status: int, code: str, usage: Usage | None = None) -> None:
+        """It is over, on whatever path. status: as the client saw it, 0 for none."""
+        self._router.ledger.ended(self.record, now_s, status, code, usage)
 
     def _drop_upstream(self) -> None:
         if self._connecting is not None:
@@ -446,30 +500,27 @@ class Relay:
 
     def _peer_header(self, name: bytes, value: bytes) -> None:
         """What a leaf said of itself; believed because this root chose to ask it."""
-        if name == b"dlb-cell":
-            self._cell = value
-        elif name == b"dlb-server":
-            self._server = value
+        if name == b"dlb-server":
+            self.record.server = value
 
     def _own_headers(self) -> bytes:
         """What this hop says of an answer that travels on."""
         return b"x-request-id: %b\r\n%b" % (self._request.id, self._served_by())
 
     def _served_by(self) -> bytes:
-        """Who answered, in a client's words or a peer's. The innermost tier knows it best."""
-        cell, server = self._cell, self._server
-        if self._hops:
-            tier, exchange = self._hops[-1]
-            candidate = exchange.candidate
-            if candidate is not None:
-                if tier.role == "leaf":
-                    cell, server = tier.cell_label, candidate.target.label
-                else:
-                    cell = candidate.target.label
+        """Header lines that say where it was sent last, in a client's words or a peer's."""
+        cell, server = self.record.cell, self.record.server
         if cell and server:
-            return (FOR_PEERS if self._peer else FOR_CLIENTS) % (cell, server)
-        return b"x-dlb-cell: %b\r\n" % cell if cell and not self._peer else b""
+            return (FOR_PEERS if self.record.peer else FOR_CLIENTS) % (cell, server)
+        return b"x-dlb-cell: %b\r\n" % cell if cell and not self.record.peer else b""
 
 
 def _error(status: int) -> Failure:
     return Failure.BUSY if status in BUSY_STATUSES else Failure.ERROR
+
+
+def _code_of(status: int) -> str:
+    """The reason code of a complete answer."""
+    if status < 400:
+        return OK
+    return UPSTREAM_4XX if status < 500 else UPSTREAM_5XX

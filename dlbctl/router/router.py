@@ -9,10 +9,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dlbctl.core.events import Arrival
+from dlbctl.router.audit import Audit
 from dlbctl.router.facts import BadBodyError, read_facts
-from dlbctl.router.http1 import error_body
+from dlbctl.router.lag import LoopLag
 from dlbctl.router.leaf_faults import LeafFaults
+from dlbctl.router.ledger import Ledger
+from dlbctl.router.record import Record
 from dlbctl.router.relay import CAN_HAVE_BODY, Relay
+from dlbctl.router.request import Refusal
 from dlbctl.router.upstream import Address, Pool
 from dlbctl.router.wheel import NEVER, Wheel
 
@@ -48,6 +52,7 @@ class Router:
     ) -> None:
         self.tier = tier
         self.local = local
+        self.tiers = (tier, *local.values())
         self.token = token
         self.accept_priority = accept_priority
         self.loop = loop
@@ -61,10 +66,14 @@ class Router:
         self.waiting: dict[Exchange, Relay] = {}
         self._giving_turns = False
         self.leaf_faults = LeafFaults()
+        self.ledger = Ledger(tier)
+        self.audit = Audit(self)
+        self.lag = LoopLag()
         self._pools: dict[str, Pool] = {}
         self._upstream_idle_s = upstream_idle_s
         self._requests = 0
         self._boot = tier.boot.encode()
+        self._cell = tier.settings.cell.encode()
 
     def __repr__(self) -> str:
         return f"<Router {self.tier!r}>"
@@ -77,10 +86,12 @@ class Router:
         return pool
 
     def close(self) -> None:
-        """Let go of every idle connection and timer."""
+        """Let go of every idle connection and timer, and write what is left of the access log."""
         self.wheel.stop()
         for pool in self._pools.values():
             pool.close()
+        if self.ledger.access_log is not None:
+            self.ledger.access_log.close()
 
     def unready(self) -> None:
         """Say no at /readyz from now on; requests are still served."""
@@ -94,9 +105,8 @@ class Router:
 
     async def keep_time(self) -> None:
         """Fire the tiers' timers, until cancelled."""
-        tiers = [self.tier, *self.local.values()]
         while True:
-            next_s = min(tier.timer_fired(self.clock()).at_s for tier in tiers)
+            next_s = min(tier.timer_fired(self.clock()).at_s for tier in self.tiers)
             if self.waiting:
                 # A server that came back or is no longer busy makes room without a request that ends.
                 self._give_turns()
@@ -113,7 +123,7 @@ class Router:
         # What a turn sets in motion may make room again: that is seen by this loop, not by one inside it.
         self._giving_turns = True
         try:
-            for tier in (self.tier, *self.local.values()):
+            for tier in self.tiers:
                 while (turn := tier.turn(self.clock())) is not None:
                     self.waiting.pop(turn.exchange).turned(turn.action)
         finally:
@@ -141,9 +151,12 @@ class Router:
                 arrival.priority = _priority(request.priority) if peer or self.accept_priority else 0
                 arrival.patience_s = _number(request.patience)
         except BadBodyError as error:
-            downstream.reply(request, 400, error_body(400, "invalid_body", str(error)))
+            downstream.refuse(request, Refusal(400, "invalid_body", str(error)))
             return
-        Relay(self, downstream, request, arrival, peer=peer).start()
+        number = self.ledger.next_number()
+        record = Record(number, arrival.id, arrival.endpoint, request, downstream.client, peer=peer)
+        record.priority = arrival.priority
+        Relay(self, downstream, request, arrival, record).start()
 
     def _arrival(self, request: Request, *, peer: bool) -> Arrival:
         identity = self.identify(request).decode("latin-1")
@@ -192,11 +205,12 @@ class Router:
             lines.append(b"content-length: %d\r\n" % len(request.body))
         if to_leaf:
             lines.append(
-                b"dlb-endpoint: %b\r\ndlb-tokens: %d\r\ndlb-output-tokens: %d\r\ndlb-root: %b\r\n"
+                b"dlb-endpoint: %b\r\ndlb-tokens: %d\r\ndlb-output-tokens: %d\r\ndlb-source: %b\r\ndlb-root: %b\r\n"
                 % (
                     arrival.endpoint.encode(),
                     exchange.prompt_tokens,
                     exchange.output_tokens,
+                    self._cell,
                     self._boot,
                 )
             )

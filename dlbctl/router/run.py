@@ -16,6 +16,7 @@ import msgspec
 
 from dlbctl.core.settings import TierSettings
 from dlbctl.core.tier import Tier
+from dlbctl.router.access_log import AccessLog
 from dlbctl.router.admin import INSPECT_PATH, Admin, leaf_view
 from dlbctl.router.config import (
     LeafFile,
@@ -28,11 +29,12 @@ from dlbctl.router.downstream import Downstream
 from dlbctl.router.eventlog import EventLog, RecordedTier
 from dlbctl.router.lifecycle import Lifecycle, bind, hosted, url_of
 from dlbctl.router.listener import Listener, PeerListener, Serve
+from dlbctl.router.metrics import Metrics
 from dlbctl.router.pace import Pace
 from dlbctl.router.probe import Prober
 from dlbctl.router.request import Request
 from dlbctl.router.router import Router
-from dlbctl.router.sections import RouterSection
+from dlbctl.router.sections import AccessLogSection, RouterSection
 from dlbctl.router.state_stream import StatePublisher
 from dlbctl.router.wheel import NEVER
 
@@ -82,7 +84,8 @@ async def _root(settings: RootFile, announce: Announce, where: str) -> None:
     _background_logs(life, logs)
     clients = Listener(router, settings.http, half_close=_half_close(section))
     opened = [("listening", _open(life, f"{where}.listen", section.listen, clients))]
-    _open_admin(life, f"{where}.admin", admin_address(section, "root"), router)
+    opened += _open_admin(life, where, admin_address(section, "root"), section, router)
+    _keep_books(life, settings.access_log, router)
     for leaf in local.values():
         life.background(Discovery(leaf, router.clock).run)
     life.background(Prober(router, section.probe_interval_ms).run)
@@ -117,7 +120,8 @@ async def _leaf(settings: LeafFile, announce: Announce, where: str) -> None:
         clients = Listener(router, settings.http, half_close=half_close)
         opened.append(("listening", _open(life, f"{where}.listen", section.listen, clients)))
     opened.append(("peers", _open(life, f"{where}.peer_listen", section.peer_listen, peers)))
-    _open_admin(life, f"{where}.admin", admin_address(section, "leaf"), router)
+    opened += _open_admin(life, where, admin_address(section, "leaf"), section, router)
+    _keep_books(life, settings.access_log, router)
     life.background(Discovery(router.tier, router.clock).run)
     life.background(router.keep_time)
     life.on_drain(publisher.stop)
@@ -173,8 +177,30 @@ def _open(life: Lifecycle, where: str, address: str, listener: Listener) -> str:
     return url_of(sock)
 
 
-def _open_admin(life: Lifecycle, where: str, address: str, router: Router) -> None:
-    life.add(hosted(Admin(router).app()), bind(where, address))
+def _open_admin(
+    life: Lifecycle, where: str, address: str, section: RouterSection, router: Router
+) -> list[tuple[str, str]]:
+    """Serve operators, and those who only scrape; what of it is to be announced."""
+    life.add(hosted(Admin(router).app()), bind(f"{where}.admin", address))
+    if not section.metrics_listen:
+        return []
+    sock = bind(f"{where}.metrics_listen", section.metrics_listen)
+    life.add(hosted(Metrics(router).app()), sock)
+    return [("metrics", f"{url_of(sock)}/metrics")]
+
+
+def _keep_books(life: Lifecycle, section: AccessLogSection, router: Router) -> None:
+    """What watches over requests beside their way: the audit, the loop's lag, the access log."""
+    life.background(router.audit.run)
+    life.background(router.lag.run)
+    life.on_cut(router.ledger.drain_is_over)
+    if not section.path:
+        return
+    tier = router.tier
+    source, root = (tier.settings.cell, tier.boot) if tier.role == "root" else ("", "")
+    log = router.ledger.access_log = AccessLog(section.path, source=source, root=root)
+    life.background(log.run)
+    life.on_hangup(log.reopen)
 
 
 def _inspector(router: Router) -> Serve:

@@ -37,6 +37,13 @@ class RouterSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             "user alone, or `host:port` of a loopback address. Empty for the default socket of the role."
         ),
     ] = ""
+    metrics_listen: Annotated[
+        str,
+        Meta(
+            description="Where Prometheus finds `/metrics` and nothing else, `host:port`; open to whoever reaches it. "
+            "Empty for none: the metrics are on the admin listener in any case."
+        ),
+    ] = ""
     half_close: Annotated[
         Literal["close", "allow"],
         Meta(
@@ -96,10 +103,24 @@ class RouterSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             raise ConfigError(f"{where}.max_in_flight: cannot be negative", hint="use 0 for no limit")
         if self.listen:
             host_and_port(self.listen, f"{where}.listen")
+        if self.metrics_listen:
+            host_and_port(self.metrics_listen, f"{where}.metrics_listen")
         if self.admin.startswith("unix:"):
             _check_socket_path(self.admin, f"{where}.admin")
         elif self.admin:
             check_loopback(self.admin, f"{where}.admin", "use unix:PATH, or a loopback address")
+
+
+class AccessLogSection(Struct, frozen=True, forbid_unknown_fields=True):
+    """The `[access_log]` table."""
+
+    path: Annotated[
+        str,
+        Meta(
+            description="File to append to, or `stdout`. A file that was moved away is made anew on SIGHUP. Empty for "
+            "no access log."
+        ),
+    ] = ""
 
 
 class RootSection(RouterSection, frozen=True, forbid_unknown_fields=True, kw_only=True):

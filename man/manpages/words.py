@@ -78,6 +78,11 @@ DLBCTL_LEAF__CELL=eu-frankfurt dlbctl leaf --config site.toml""",
         "See which cost each endpoint is on, and why:": "dlbctl inspect endpoints",
         "Read the latency curves of a router whose admin socket is elsewhere, for a program:": """
 dlbctl inspect curves --admin unix:/run/dlbctl/root.sock --json""",
+        "Watch the requests that are open, the oldest first:": "dlbctl inspect requests --watch",
+    },
+    "kill": {
+        "End a request that `dlbctl inspect requests` shows:": "dlbctl kill 5f1c2a9e04b7-1d",
+        "End one of several to which their client gave the same id:": "dlbctl kill nightly-batch --number 4711",
     },
     "policy": {
         "Route an endpoint by marginal cost:": "dlbctl policy set qwen3-35b discrete/gradient",

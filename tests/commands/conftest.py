@@ -15,10 +15,11 @@ MODEL, OTHER = "m", "org/модель"
 
 
 class Routers(NamedTuple):
-    """Admin addresses of two roots; OTHER is an endpoint of the first alone."""
+    """Admin addresses of two roots, and the first's URL for clients; OTHER is an endpoint of the first alone."""
 
     first: str
     second: str
+    url: str
 
     @property
     def both(self) -> str:
@@ -56,8 +57,9 @@ def engines() -> Iterator[list[str]]:
 @pytest.fixture(scope="session")
 def routers(engines: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Routers]:
     folder = tmp_path_factory.mktemp("routers")
+    urls = []
     with ExitStack() as stack:
         for name, endpoints in (("first", (MODEL, OTHER)), ("second", (MODEL,))):
             root = stack.enter_context(running("root", "--config", root_file(folder, name, engines, *endpoints)))
-            started(root)
-        yield Routers(f"unix:{folder}/first.sock", f"unix:{folder}/second.sock")
+            urls.append(started(root))
+        yield Routers(f"unix:{folder}/first.sock", f"unix:{folder}/second.sock", urls[0])

@@ -92,9 +92,11 @@ class Live:
         """Wait until nothing is counted and no socket in use, then check every counter there is."""
         await until(lambda: not any(tier.exchanges for tier in self.tiers), "no exchange is open")
         await until(lambda: not self.upstreams_in_use(), "no upstream connection is in use")
+        assert self.router.ledger.open == {}
         for tier in self.tiers:
             assert_idle(tier)
         await until(lambda: self.router.body_bytes == 0, "no body is kept")
+        assert_no_drift(self.router)
 
     async def client(self) -> Client:
         return await Client.connect(self.port)
@@ -114,6 +116,12 @@ def assert_idle(tier: Tier) -> None:
         for candidate in endpoint.candidates.values():
             assert candidate.in_flight == 0, candidate
             assert candidate.work_s == 0.0, candidate
+
+
+def assert_no_drift(router: Router) -> None:
+    """The tiers count what relays hold, now and whenever the audit has looked."""
+    router.audit.look()
+    assert not any(router.audit.drift.values())
 
 
 async def _open(stack: contextlib.AsyncExitStack, listener: Listener, state: ServerState, port: int = 0) -> int:

@@ -15,7 +15,7 @@ from dlbctl.router.listener import Listener
 from dlbctl.router.request import HttpLimits
 from dlbctl.router.router import Router
 
-from .live import assert_idle, mark_up, server
+from .live import assert_idle, assert_no_drift, mark_up, server
 from .wire import Answer, Client, split_head
 
 Reply = Callable[[bytes, bytes], Sequence[bytes]]
@@ -138,6 +138,7 @@ class Bench:
             await asyncio.sleep(0)
         while self.loop._ready:  # type: ignore[attr-defined]
             await asyncio.sleep(0)
+        assert_no_drift(self.router)
 
     async def leave(self) -> None:
         """The client goes; nothing may stay behind."""
@@ -146,6 +147,7 @@ class Bench:
         assert not self.connections
         assert self.router.body_bytes == 0
         assert_idle(self.tier)
+        assert not self.router.ledger.open
         self.router.close()
         await self.quiet()
         assert not self.router.pool("http://127.0.0.1:1").open

@@ -499,7 +499,7 @@ class Relay:
             self._downstream.deadline_s = deadline_s
 
     def _peer_header(self, name: bytes, value: bytes) -> None:
-        """What a leaf said of itself; believed because this root chose to ask it."""
+        """Which server it was, as a leaf says; believed because this root chose to ask it."""
         if name == b"dlb-server":
             self.record.server = value
 

@@ -216,7 +216,7 @@ def test_a_variable_that_does_not_fit_is_told_by_its_name_or_key(name: str, valu
     [
         ("DLBCTL_LEEF__LISTEN", "there is no section 'leef'", "did you mean DLBCTL_LEAF__LISTEN?"),
         ("DLBCTL_TIMEOUT__IDLE_S", "there is no section 'timeout'", "did you mean DLBCTL_TIMEOUTS__IDLE_S?"),
-        ("DLBCTL_QQQ__IDLE_S", "there is no section 'qqq'", "sections: cell, endpoint, "),
+        ("DLBCTL_QQQ__IDLE_S", "there is no section 'qqq'", "sections: access_log, cell, endpoint, "),
         ("DLBCTL___LISTEN", "there is no section ''", "sections: "),
         ("DLBCTL_LEAF_LISTEN", "overrides nothing", "did you mean DLBCTL_LEAF__LISTEN?"),
         ("DLBCTL_LEAF__LISTN", "unknown key leaf.listn", "did you mean 'listen'?"),

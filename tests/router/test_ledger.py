@@ -220,24 +220,41 @@ async def test_a_request_that_waits_too_long_for_room_ended_in_the_queue(tmp_pat
     assert (first["code"], first["phase"]) == ("queue_timeout", "queued")
 
 
-@on_loop
-async def test_a_kill_between_two_attempts_is_not_answered_with_the_first_ones_no() -> None:
-    first = asyncio.Event()
+def declining_once() -> Script:
+    """For two servers: whichever is asked first says no; after that they say nothing."""
+    declined = asyncio.Event()
 
-    async def decline_once(connection: Connection) -> None:
-        """Whichever server is asked first says no; the other says nothing."""
+    async def script(connection: Connection) -> None:
         await connection.hear()
-        if not first.is_set():
-            first.set()
+        if not declined.is_set():
+            declined.set()
             await connection.send(sized(b"no", status=b"503 Busy"))
         await connection.left()
 
-    async with pair(decline_once, decline_once) as (one, two, live, client), killing(live) as kill:
+    return script
+
+
+@on_loop
+async def test_a_kill_between_two_attempts_is_not_answered_with_the_first_ones_no() -> None:
+    script = declining_once()
+    async with pair(script, script) as (one, two, live, client), killing(live) as kill:
         await client.send(named("r1"))
         await until(lambda: len(one.heard) == len(two.heard) == 1)
         assert (await kill("r1"))[0] == 200
         assert code_of(await client.answer()) == (503, "killed")
         await live.settled()
+
+
+@on_loop
+async def test_a_client_that_leaves_between_two_attempts_was_sent_nothing() -> None:
+    """The first server's no was kept back for it, and is no answer."""
+    script = declining_once()
+    async with pair(script, script) as (one, two, live, client):
+        await client.send(chat())
+        await until(lambda: len(one.heard) == len(two.heard) == 1)
+        client.abort()
+        await live.settled()
+        assert endings(live) == {("m", 0, "client_gone"): 1}
 
 
 # -- the requests that are open ----------------------------------------------------------------------------

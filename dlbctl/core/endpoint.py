@@ -65,17 +65,25 @@ class Endpoint:
         self.received: dict[str, int] = {}
         self._default_policy = default_policy
         self.override: Policy | None = None
-        self.configure(settings, configured=configured)
+        self.configured = configured
+        self.settings = settings
+        self.configured_policy = Policy.parse(settings.policy or default_policy)
+        self._use(self.configured_policy)
 
     def __repr__(self) -> str:
         return f"<Endpoint {self.name} {self.policy}, {len(self.routable)} routable, {self.in_flight} in flight>"
 
     def configure(self, settings: EndpointSettings, *, configured: bool) -> None:
-        """Take over (changed) settings; a live override stays. configured: somebody wrote them down."""
+        """Take over changed settings; a live override stays. configured: somebody wrote them down.
+
+        A policy that stays the same keeps its mechanism, and with it whatever that has learned.
+        """
         self.configured = configured
         self.settings = settings
         self.configured_policy = Policy.parse(settings.policy or self._default_policy)
-        self._use(self.override or self.configured_policy)
+        policy = self.override or self.configured_policy
+        if policy != self.policy:
+            self._use(policy)
 
     def set_policy(self, policy: Policy | None) -> None:
         """Override the configured policy, or with None go back to it."""

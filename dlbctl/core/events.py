@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import Struct
 
 from dlbctl.core.curve import Curve
-from dlbctl.core.settings import EndpointSettings, TargetSettings
+from dlbctl.core.settings import EndpointSettings, TargetSettings, TierSettings
 
 if TYPE_CHECKING:
     from dlbctl.core.exchange import Exchange
@@ -271,6 +271,12 @@ class EndpointsChanged(Struct, tag=True, frozen=True):
     endpoints: tuple[EndpointSettings, ...]
 
 
+class SettingsChanged(Struct, tag=True, frozen=True):
+    """What is neither a target nor an endpoint is now so."""
+
+    settings: TierSettings
+
+
 class PolicySet(Struct, tag=True, frozen=True):
     """An operator switched an endpoint's policy; an empty one reverts to the configured policy."""
 
@@ -311,6 +317,7 @@ Event: TypeAlias = (
     | ModelsLearned
     | TargetsChanged
     | EndpointsChanged
+    | SettingsChanged
     | PolicySet
     | AdminSet
     | Audited

@@ -40,18 +40,18 @@ class Health:
         "_failures",
         "_misses",
         "_recovered_s",
-        "_settings",
         "_successes",
         "_was_up",
         "ejections",
         "loading",
+        "settings",
         "standing",
         "trial",
         "until_s",
     )
 
     def __init__(self, settings: HealthSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self.standing = Standing.IN
         self.until_s = 0.0
         self.trial: Exchange | None = None
@@ -78,10 +78,10 @@ class Health:
         if result is Probe.OK:
             self._misses = 0
             self._successes += 1
-            return True if down and (not self._was_up or self._successes >= self._settings.rise) else None
+            return True if down and (not self._was_up or self._successes >= self.settings.rise) else None
         self._successes = 0
         self._misses += 1
-        return False if result is not Probe.FAILED or self._misses >= self._settings.fall else None
+        return False if result is not Probe.FAILED or self._misses >= self.settings.fall else None
 
     def came_up(self, now_s: float) -> None:
         """The address answers. Whoever was up before comes back gently."""
@@ -108,14 +108,14 @@ class Health:
         self._failures += 1
         if self.standing is Standing.TRIAL:
             return self.trial is exchange
-        limit = self._settings.failures
+        limit = self.settings.failures
         return self.standing is Standing.IN and 0 < limit <= self._failures
 
     def eject(self, now_s: float) -> None:
         """Out, for twice as long as the last time."""
         self.standing = Standing.OUT
         self.trial = None
-        self.until_s = now_s + min(self._settings.eject_s * 2.0**self.ejections, self._settings.eject_max_s)
+        self.until_s = now_s + min(self.settings.eject_s * 2.0**self.ejections, self.settings.eject_max_s)
         self.ejections += 1
         self._failures = 0
 
@@ -133,7 +133,7 @@ class Health:
 
     def share(self, now_s: float) -> float:
         """How much of its weight a server gets that has just come back, FIRST_SHARE to 1."""
-        slow_start_s = self._settings.slow_start_s
+        slow_start_s = self.settings.slow_start_s
         since_s = now_s - self._recovered_s
         if since_s >= slow_start_s:
             return 1.0

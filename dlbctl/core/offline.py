@@ -35,6 +35,7 @@ from dlbctl.core.events import (
     Reject,
     RequestAction,
     SetTimer,
+    SettingsChanged,
     StateReported,
     TargetsChanged,
     TimerFired,
@@ -189,6 +190,8 @@ def handle(tier: Tier, now_s: float, event: Event) -> Action | None:
             tier.targets_changed(event.targets)
         case EndpointsChanged():
             tier.endpoints_changed(event.endpoints)
+        case SettingsChanged():
+            tier.settings_changed(event.settings)
         case PolicySet():
             tier.policy_set(now_s, event.endpoint, event.policy)
         case AdminSet():

@@ -8,6 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from dlbctl.core.endpoint import Endpoint
 from dlbctl.core.errors import ConfigError
 from dlbctl.core.estimator import Estimator
@@ -31,8 +33,7 @@ class Surroundings:
         self.targets: dict[str, Target] = {}
         self.endpoints: dict[str, Endpoint] = {}
         self.estimators: dict[str, Estimator] = {}
-        # A root's cells are judged by what their leaves report, not one by one like servers.
-        self._health = settings.health if settings.role == "leaf" else HealthSettings(failures=0, slow_start_s=0.0)
+        self._health = _health_settings(settings)
         self._drained: set[tuple[str, str]] = set()  # target and address, or an empty address for all of it
         self.endpoints_changed(settings.endpoints)
         self.targets_changed(settings.targets)
@@ -71,16 +72,24 @@ class Surroundings:
         self._match(known)
 
     def targets_changed(self, targets: Iterable[TargetSettings]) -> None:
-        """Replace the set of targets. Open exchanges keep the target they were sent to until they end."""
+        """Replace the set of targets. Open exchanges keep the target they were sent to until they end.
+
+        A target that keeps an address keeps what is known of it: a cell does not go out of service for one more
+        leaf, nor a server for another weight. Under the old name at new addresses it is another target.
+        """
         wanted = {settings.name: settings for settings in targets}
         for name, target in list(self.targets.items()):
-            if wanted.get(name) != target.settings:
+            settings = wanted.get(name)
+            if settings is None or not set(settings.addresses) & set(target.addresses):
                 self._remove(target)
         for name, settings in wanted.items():
-            if name not in self.targets:
+            known = self.targets.get(name)
+            if known is None:
                 self.targets[name] = Target(settings, self._health)
                 self._drain(self.targets[name])
                 self._match(self.targets[name])
+            elif known.settings != settings:
+                self._change(known, settings)
         for endpoint in self.endpoints.values():
             endpoint.settle()
 
@@ -92,6 +101,13 @@ class Surroundings:
                 endpoint.configure(wanted.get(name) or EndpointSettings(name=name), configured=name in wanted)
         for name in [name for name in wanted if name not in self.endpoints]:
             self._add_endpoint(wanted[name], configured=True)
+
+    def settings_changed(self, settings: TierSettings) -> None:
+        """Replace what is neither a target nor an endpoint: time limits, retries, the queue, health. The seed stays."""
+        self.settings = replace(settings, seed=self.settings.seed)
+        self._health = _health_settings(settings)
+        for target in self.targets.values():
+            target.health.settings = self._health
 
     def policy_set(self, now_s: float, endpoint: str, policy: str) -> None:  # noqa: ARG002
         """Switch an endpoint's policy, or revert it with an empty one. ConfigError for what there is not."""
@@ -183,6 +199,18 @@ class Surroundings:
         whole = (target.name, "") in self._drained
         target.drain(frozenset(a for a in target.addresses if whole or (target.name, a) in self._drained))
 
+    def _change(self, target: Target, settings: TargetSettings) -> None:
+        gone = [address for address in target.addresses if address not in settings.addresses]
+        target.change(settings)
+        self._drain(target)
+        for candidate in target.candidates:
+            candidate.weight = settings.weight * target.share
+            if self.role == "leaf":
+                candidate.k = settings.weight  # a cell's is what its leaves report
+            for address in gone:
+                candidate.forget(address)
+        self._match(target)
+
     def _remove(self, target: Target) -> None:
         del self.targets[target.name]
         for address in target.addresses:
@@ -210,3 +238,8 @@ class Surroundings:
     def _settle(self, target: Target) -> None:
         for candidate in target.candidates:
             candidate.endpoint.settle()
+
+
+def _health_settings(settings: TierSettings) -> HealthSettings:
+    """A root's cells are judged by what their leaves report, not one by one like servers."""
+    return settings.health if settings.role == "leaf" else HealthSettings(failures=0, slow_start_s=0.0)

@@ -96,6 +96,17 @@ class Target:
                 candidate.weight = self.settings.weight * share
                 candidate.endpoint.touch(candidate)
 
+    def change(self, settings: TargetSettings) -> None:
+        """Take over other settings: addresses that stay fare as they did, new ones are not known to answer."""
+        kept = [address for address in settings.addresses if address in self.addresses]
+        self.down = {address for address in settings.addresses if address in self.down or address not in kept}
+        self.drained = self.drained.intersection(settings.addresses)
+        self.rtt_s = {address: rtt_s for address, rtt_s in self.rtt_s.items() if address in kept}
+        self.settings = settings
+        self.addresses = settings.addresses
+        self.models = settings.endpoints or self.models  # until it is asked, what it served so far
+        self._shut()
+
     def mark(self, address: str, *, up: bool) -> None:
         """An address answers or does not. A cell only falls with all its leaves."""
         if up:
@@ -112,6 +123,10 @@ class Target:
     def _shut(self) -> None:
         self.shut = self.drained.union(self.down)
         self.up = len(self.shut) < len(self.addresses)
+
+    def takes(self, address: str) -> bool:
+        """Whether this is one of its addresses and takes requests."""
+        return address in self.addresses and address not in self.shut
 
     def has_address_beside(self, tried: tuple[str, ...]) -> bool:
         """Whether an address answers that was not tried."""

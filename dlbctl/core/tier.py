@@ -369,7 +369,7 @@ class Tier(Surroundings):
         """A pooled connection that the server had closed meanwhile: it never saw the request."""
         candidate = exchange.candidate
         assert candidate is not None
-        if candidate not in exchange.endpoint.routable or exchange.address in candidate.target.shut:
+        if candidate not in exchange.endpoint.routable or not candidate.target.takes(exchange.address):
             return self._retry_elsewhere(now_s, exchange, Failure.UNSEEN, 0.0)
         exchange.move(Phase.CONNECTING)
         return Forward(exchange, exchange.address, "stale-connection", fresh=True)

@@ -46,6 +46,7 @@ from dlbctl.core.events import (
     Reject,
     RequestAction,
     SetTimer,
+    SettingsChanged,
     State,
     StateReported,
     TargetsChanged,
@@ -266,6 +267,11 @@ class RecordedTier(Tier):
         wanted = tuple(endpoints)
         super().endpoints_changed(wanted)
         self._note(self._heard_s, EndpointsChanged(wanted))
+
+    def settings_changed(self, settings: TierSettings) -> None:
+        """See Tier; noted like `targets_changed`."""
+        super().settings_changed(settings)
+        self._note(self._heard_s, SettingsChanged(settings))
 
     def policy_set(self, now_s: float, endpoint: str, policy: str) -> None:
         """See Tier."""

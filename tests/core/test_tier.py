@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from dlbctl.core.endpoint import FIRST_OUTPUT_TOKENS, FIRST_TOKENS_PER_BYTE, LEARNING_WEIGHT
 from dlbctl.core.errors import ConfigError
@@ -19,6 +20,7 @@ from dlbctl.core.events import (
     Usage,
 )
 from dlbctl.core.exchange import Exchange, Phase
+from dlbctl.core.health import Standing
 from dlbctl.core.settings import (
     EndpointSettings,
     HealthSettings,
@@ -27,6 +29,7 @@ from dlbctl.core.settings import (
     RetrySettings,
     TargetSettings,
     TierSettings,
+    Timeouts,
 )
 from dlbctl.core.tier import FAILURES, Tier
 
@@ -338,6 +341,72 @@ def test_a_change_that_leaves_a_target_as_it_is_keeps_it_up() -> None:
     tier.attempt_started(NOW_S, exchange)
 
 
+def test_a_server_that_gets_another_weight_and_other_models_stays_up_with_its_requests() -> None:
+    tier = leaf(server("a"), server("b"))
+    exchange = arrive(tier)
+    place = exchange.candidate
+    tier.targets_changed([server("a", weight=2.0, models=("m", "n")), server("b", weight=2.0, models=("m", "n"))])
+    assert exchange.candidate is place
+    assert sum(in_flight(tier).values()) == 1
+    assert (tier.models(), tier.report(NOW_S).endpoints["m"].k) == (["m", "n"], 4.0)
+    tier.client_gone(NOW_S, exchange)
+    assert in_flight(tier) == {"a": 0, "b": 0}
+
+
+def test_a_server_that_moved_is_another_one_under_the_old_name() -> None:
+    tier = leaf(server("a"))
+    exchange = arrive(tier)
+    tier.targets_changed([TargetSettings("a", ("http://elsewhere:1",), ("m",))])
+    assert not tier.routable()
+    tier.address_changed(NOW_S, "a", "http://elsewhere:1", True)
+    assert in_flight(tier) == {"a": 0}
+    tier.client_gone(NOW_S, exchange)
+    assert in_flight(tier) == {"a": 0}
+
+
+def test_a_cell_that_loses_a_leaf_and_gets_another_keeps_what_its_other_leaf_says() -> None:
+    tier = Tier(TierSettings("root", "r", (TargetSettings("a", ("http://a:0", "http://a:1")),)), "boot")
+    for address, rif in (("http://a:0", 3), ("http://a:1", 4)):
+        state = State(endpoints={"m": EndpointState(k=2.0, rif=rif)})
+        tier.state_reported(NOW_S, "a", address, state, 0.01)
+    tier.targets_changed([TargetSettings("a", ("http://a:1", "http://a:2"))])
+    assert {arrive(tier).address for _ in range(3)} == {"http://a:1"}
+    endpoint = tier.endpoints["m"]
+    endpoint.refresh()
+    assert endpoint.candidates["a"].rif == 4 + 3
+    assert list(tier.targets["a"].rtt_s) == ["http://a:1"]
+
+
+def test_a_stale_connection_to_a_removed_leaf_is_not_made_anew() -> None:
+    tier = Tier(TierSettings("root", "r", (TargetSettings("a", ("http://a:0", "http://a:1")),)), "boot")
+    for address in ("http://a:0", "http://a:1"):
+        tier.state_reported(NOW_S, "a", address, State(endpoints={"m": EndpointState(k=1.0)}), 0.01)
+    exchange = arrive(tier)
+    tier.attempt_started(NOW_S, exchange)
+    (kept,) = {"http://a:0", "http://a:1"} - {exchange.address}
+    tier.targets_changed([TargetSettings("a", (kept,))])
+    assert moved(tier.attempt_failed(NOW_S, exchange, Failure.CLOSED, True, False, True, 0.0)).address == kept
+
+
+def test_changed_time_limits_hold_for_endpoints_without_their_own() -> None:
+    own = Timeouts(idle_s=7.0)
+    tier = leaf(server("a", models=("m", "n")), endpoints=(EndpointSettings("n", timeouts=own),))
+    tier.settings_changed(replace(tier.settings, timeouts=Timeouts(idle_s=1.0)))
+    assert tier.timeouts(tier.endpoints["m"]) == Timeouts(idle_s=1.0)
+    assert tier.timeouts(tier.endpoints["n"]) == own
+
+
+def test_changed_thresholds_hold_for_servers_that_were_there_before() -> None:
+    tier = leaf(server("a"), server("b"), endpoints=(EndpointSettings("m", "discrete/rif"),))
+    tier.settings_changed(replace(tier.settings, health=HealthSettings(failures=1), seed=tier.settings.seed + 1))
+    exchange = arrive(tier)
+    assert exchange.candidate is not None
+    target = exchange.candidate.target
+    tier.attempt_started(NOW_S, exchange)
+    tier.attempt_failed(NOW_S, exchange, Failure.CLOSED, True, False, False, 0.0)
+    assert target.health.standing is Standing.OUT
+
+
 def test_a_leaf_tells_k_of_the_servers_that_are_up() -> None:
     tier = leaf(server("a", weight=0.5), server("b"), server("c", models=("n",)))
     tier.address_changed(NOW_S, "b", "http://b:1", False)
@@ -414,6 +483,15 @@ def test_a_policy_set_live_survives_changes_and_is_reverted_by_an_empty_one() ->
     tier.endpoints_changed([EndpointSettings("m", "discrete/work")])
     tier.policy_set(NOW_S, "m", "")
     assert policy(tier) == "discrete/work"
+
+
+def test_what_a_mechanism_has_learned_outlives_a_change_that_is_not_its_own() -> None:
+    tier = leaf(server("a"), endpoints=(EndpointSettings("m", "discrete/rif"),))
+    before = tier.endpoints["m"].mechanism
+    tier.endpoints_changed([EndpointSettings("m", "discrete/rif", Limits(5))])
+    assert tier.endpoints["m"].mechanism is before
+    tier.endpoints_changed([EndpointSettings("m", "discrete/work", Limits(5))])
+    assert tier.endpoints["m"].mechanism is not before
 
 
 def test_a_policy_that_is_none_or_is_for_no_endpoint_changes_nothing() -> None:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from msgspec.structs import replace
 
 from dlbctl.core.curve import Curve
 from dlbctl.core.endpoint import Endpoint
@@ -47,6 +48,7 @@ from dlbctl.core.settings import (
     Role,
     TargetSettings,
     TierSettings,
+    Timeouts,
 )
 from dlbctl.core.target import Candidate, Target
 from dlbctl.router.eventlog import RecordedTier
@@ -263,6 +265,7 @@ class Sequences(RuleBasedStateMachine):
     @rule(policy=st.sampled_from(["", *POLICIES]), limit=st.integers(0, 4), names=st.sets(st.sampled_from(MODELS)))
     def reconfigure(self, policy: str, limit: int, names: set[str]) -> None:
         self.tier.endpoints_changed([EndpointSettings(name, policy, Limits(limit)) for name in sorted(names)])
+        self.tier.settings_changed(replace(self.tier.settings, timeouts=Timeouts(total_s=float(limit))))
 
     @rule(which=small, policy=st.sampled_from(["", *POLICIES]))
     def switch(self, which: int, policy: str) -> None:

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from dlbctl import __version__
-from dlbctl.commands import check, engine, inspect, kill, leaf, policy, replay, root, up
+from dlbctl.commands import check, drain, engine, inspect, kill, leaf, policy, reload, replay, root, server, up
 from dlbctl.commands.output import complain
 from dlbctl.core.errors import DlbctlError
 
@@ -44,6 +44,10 @@ app.command("replay")(replay.replay)
 app.add_typer(inspect.app, name="inspect")
 app.add_typer(policy.app, name="policy")
 app.command("kill")(kill.kill)
+app.command("drain")(drain.drain)
+app.command("undrain")(drain.undrain)
+app.add_typer(server.app, name="server")
+app.command("reload")(reload.reload)
 app.command("check")(check.check)
 
 

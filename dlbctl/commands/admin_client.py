@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlbctl.commands import output
-from dlbctl.core.errors import DlbctlError, UnreachableError, UsageError
+from dlbctl.core.errors import ConfigError, DlbctlError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
     import httpx
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 
 TIMEOUT_S = 5.0
+CONFIGURATION_REFUSED = 422  # the file that a router was told to read again
 ADMIN_HELP = (
     "Admin address, unix:PATH or host:port; several with commas "
     "(default: DLBCTL_ADMIN, then the local socket, then the fleet of `dlbctl up`)."
@@ -82,6 +83,26 @@ def raise_all(errors: Iterable[DlbctlError]) -> None:
         raise errors[-1]
 
 
+def change_all(
+    clients: list[AdminClient], change: Callable[[AdminClient], Row], silent: list[DlbctlError]
+) -> dict[str, Row]:
+    """Make a change in every router that answers, by address; `silent` gets the errors of those that do not.
+
+    Should one refuse, say which had made it by then.
+    """
+    made: dict[str, Row] = {}
+    for client in clients:
+        try:
+            made[client.address] = change(client)
+        except UnreachableError as error:
+            silent.append(error)
+        except DlbctlError:
+            if made:
+                output.note(f"dlbctl: changed before the error: {', '.join(made)}")
+            raise
+    return made
+
+
 class AdminClient:
     """One router's admin listener. UnreachableError when it does not answer."""
 
@@ -129,7 +150,8 @@ class AdminClient:
             if response.status_code >= 400:
                 # Other listeners' errors are objects, in the form of OpenAI's API.
                 said = msgspec.json.decode(response.content, type=dict[str, str])
-                raise DlbctlError(f"the router at {self.address} refuses: {said['error']}")
+                kind = ConfigError if response.status_code == CONFIGURATION_REFUSED else DlbctlError
+                raise kind(f"the router at {self.address} refuses: {said['error']}")
             return msgspec.json.decode(response.content, type=wanted)
         except (msgspec.DecodeError, KeyError) as error:
             raise UnreachableError(

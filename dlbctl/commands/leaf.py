@@ -20,9 +20,9 @@ def leaf(
     # The fits are small: numpy's helper threads would cost memory and win nothing. Read when numpy is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from dlbctl.fleet.lifeline import watch_lifeline
-    from dlbctl.router.config import LeafFile, find, load
+    from dlbctl.router.config import LeafFile, find
+    from dlbctl.router.reload import Source
     from dlbctl.router.run import run_leaf
 
     watch_lifeline()
-    path = find("leaf", config)
-    run_leaf(load(path, LeafFile, os.environ), announce, str(path))
+    run_leaf(Source(find("leaf", config), LeafFile, os.environ), announce)

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import typer
 
 from dlbctl.commands import output
-from dlbctl.commands.admin_client import ADMIN_HELP, AdminClient, connected, raise_all
+from dlbctl.commands.admin_client import ADMIN_HELP, AdminClient, change_all, connected, raise_all
 from dlbctl.core.errors import ConfigError, DlbctlError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _change(endpoint: str, method: str, body: dict[str, str] | None, admin: str 
     silent: list[DlbctlError] = []
     with connected(admin) as clients:
         knowing = [client for client in clients if _knows(client, endpoint, silent)]
-        rows = _change_all(knowing, endpoint, method, body, silent)
+        rows = change_all(knowing, lambda client: _change_one(client, endpoint, method, body), silent)
     _show(rows, endpoint, as_json=as_json)
     raise_all(silent)
 
@@ -110,25 +110,8 @@ def _knows(client: AdminClient, endpoint: str, silent: list[DlbctlError]) -> boo
     return True
 
 
-def _change_all(
-    clients: list[AdminClient],
-    endpoint: str,
-    method: str,
-    body: dict[str, str] | None,
-    silent: list[DlbctlError],
-) -> dict[str, EndpointRow]:
+def _change_one(client: AdminClient, endpoint: str, method: str, body: dict[str, str] | None) -> EndpointRow:
     from dlbctl.core.snapshot import EndpointRow
 
-    rows: dict[str, EndpointRow] = {}
-    for client in clients:
-        try:
-            found = client.change(method, f"/v1/policy/{quote(endpoint, safe='')}", body, list[EndpointRow])
-        except UnreachableError as error:
-            silent.append(error)
-            continue
-        except DlbctlError:
-            if rows:
-                output.note(f"dlbctl: changed before the error: {', '.join(rows)}")
-            raise
-        rows[client.address] = next(row for row in found if row.endpoint == endpoint)
-    return rows
+    found = client.change(method, f"/v1/policy/{quote(endpoint, safe='')}", body, list[EndpointRow])
+    return next(row for row in found if row.endpoint == endpoint)

@@ -20,9 +20,9 @@ def root(
     # The fits are small: numpy's helper threads would cost memory and win nothing. Read when numpy is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from dlbctl.fleet.lifeline import watch_lifeline
-    from dlbctl.router.config import RootFile, find, load
+    from dlbctl.router.config import RootFile, find
+    from dlbctl.router.reload import Source
     from dlbctl.router.run import run_root
 
     watch_lifeline()
-    path = find("root", config)
-    run_root(load(path, RootFile, os.environ), announce, str(path))
+    run_root(Source(find("root", config), RootFile, os.environ), announce)

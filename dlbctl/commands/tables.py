@@ -59,8 +59,10 @@ def cost(value: float | None, unit: str) -> str:
     return f"{value:.2f}"
 
 
-def state(*, up: bool, routable: bool) -> Text:
-    """Up, down, or up with nothing to route to. The word says it; the colour only draws the eye."""
+def state(*, up: bool, routable: bool, drained: bool) -> Text:
+    """Up, down, drained, or up with nothing to route to. The word says it; the colour only draws the eye."""
+    if drained and not up:
+        return Text("drained", "yellow")
     if routable:
         return Text("up", "green")
     return Text("idle", "yellow") if up else Text("down", "bold red")
@@ -69,7 +71,7 @@ def state(*, up: bool, routable: bool) -> Text:
 def server_state(row: ServerRow) -> Text:
     """What a server is fit for; one that is well and serves nothing is idle."""
     if row.state == "up":
-        return state(up=True, routable=bool(row.models))
+        return state(up=True, routable=bool(row.models), drained=False)
     return Text(row.state, "bold red" if row.state in {"down", "ejected"} else "yellow")
 
 
@@ -84,7 +86,7 @@ def cells_table(rows: list[CellRow]) -> RenderableType:
             made,
             row.cell,
             row.endpoint or NOTHING,
-            state(up=row.up, routable=row.routable),
+            state(up=row.up, routable=row.routable, drained=bool(row.drained)),
             f"{row.k:g}",
             f"{row.rif:.0f}",
             f"{row.load:.2f}",
@@ -97,8 +99,10 @@ def cells_table(rows: list[CellRow]) -> RenderableType:
             percent(row.error_rate),
             seconds(row.age_s),
         )
-    faults = dict.fromkeys(f"{row.cell}: {row.why}" for row in rows if row.why)
-    return Group(made, *(Text(fault, "yellow") for fault in faults))
+    notes = dict.fromkeys(f"{row.cell}: {row.why}" for row in rows if row.why)
+    drained = sorted({address for row in rows if row.up for address in row.drained})
+    notes |= dict.fromkeys(f"{address}: drained; `dlbctl undrain` undoes it" for address in drained)
+    return Group(made, *(Text(note, "yellow") for note in notes))
 
 
 def endpoints_table(rows: list[EndpointRow]) -> RenderableType:
@@ -155,7 +159,9 @@ def servers_table(rows: list[ServerRow]) -> RenderableType:
             percent(row.error_rate),
             ", ".join(row.models) or NOTHING,
         )
-    return Group(*([made] if rows else []), *faults)
+    notes = [f"{row.server}: removed live; `dlbctl server add` undoes it" for row in rows if row.live == "removed"]
+    notes += [f"{row.server}: added live; a restart forgets it" for row in rows if row.live == "added"]
+    return Group(*([made] if rows else []), *faults, *(Text(note, "yellow") for note in notes))
 
 
 def requests_table(rows: list[RequestRow]) -> RenderableType:

@@ -5,7 +5,7 @@ Times are seconds, shares and rates 0..1. A field that cannot be told is None, n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
@@ -24,9 +24,9 @@ class CellRow(Struct, kw_only=True):
     rif: requests in flight there, all roots'. in_flight: this root's own. share: of this root's recent requests.
     k: servers, and load: requests in flight per server. queued_s: waiting work per server, as the fullest leaf
     reports it. cost: in `unit`, that of the endpoint's cost in use. latency_s: what the cell's curve says for its
-    load. error_rate: of all roots' recent requests. age_s: since the cell last reported. why: says what keeps leaves
-    of it from being used, empty when nothing does. A cell that serves no endpoint, as far as is known, has one row,
-    with an empty one.
+    load. error_rate: of all roots' recent requests. age_s: since the cell last reported. drained: addresses of its
+    leaves that an operator took out. why: says what keeps leaves of it from being used, empty when nothing does. A
+    cell that serves no endpoint, as far as is known, has one row, with an empty one.
     """
 
     cell: str
@@ -46,6 +46,7 @@ class CellRow(Struct, kw_only=True):
     error_rate: float | None = None
     age_s: float | None = None
     why: str = ""
+    drained: tuple[str, ...] = ()
 
 
 class EndpointRow(Struct, kw_only=True):
@@ -77,9 +78,10 @@ class ServerRow(Struct, kw_only=True):
     """One server as one leaf sees it.
 
     leaf: where a root has asked for it, empty in the leaf's own process. state: `up`, `down`, `loading`, `drained`,
-    `ejected`, `trial` (one request at a time, to see whether it is well) or `slow start`. slots: most requests in
-    flight, 0 for no limit. work_s: of standard servers, waiting. requests: recent ones, decayed, and error_rate: of
-    these. A leaf that shows a root nothing has one row, with an empty server, and why says what keeps it from that.
+    `ejected`, `trial` (one request at a time, to see whether it is well), `slow start` or `removed`. slots: most
+    requests in flight, 0 for no limit. work_s: of standard servers, waiting. requests: recent ones, decayed, and
+    error_rate: of these. live: how it differs from the configuration by an operator's will. A leaf that shows a root
+    nothing has one row, with an empty server, and why says what keeps it from that.
     """
 
     cell: str
@@ -95,7 +97,16 @@ class ServerRow(Struct, kw_only=True):
     work_s: float = 0.0
     requests: float = 0.0
     error_rate: float | None = None
+    live: Literal["", "added", "removed"] = ""
     why: str = ""
+
+
+class DrainRow(Struct):
+    """A cell, leaf or server that an operator asked about, and how much is in flight there from this router."""
+
+    place: str
+    drained: bool
+    in_flight: int
 
 
 class CurveRow(Struct, kw_only=True):
@@ -179,6 +190,7 @@ def _silent(target: Target) -> CellRow:
         load=0.0,
         in_flight=target.in_flight,
         rtt_s=min(target.rtt_s.values(), default=None),
+        drained=tuple(sorted(target.drained)),
     )
 
 
@@ -204,6 +216,7 @@ def _cell(endpoint: Endpoint, candidate: Candidate, total: float, now_s: float) 
         latency_s=curve.latency_s(candidate.load) if curve else None,
         error_rate=_ratio(sum(report.errors for report in reports), requests),
         age_s=now_s - candidate.reported_s if candidate.reported_s else None,
+        drained=tuple(sorted(target.drained)),
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,19 +16,24 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from dlbctl import __version__
 from dlbctl.core import snapshot
-from dlbctl.core.errors import ConfigError
+from dlbctl.core.errors import ConfigError, DlbctlError
+from dlbctl.core.events import AdminState
 from dlbctl.core.samples import pooled
 from dlbctl.core.snapshot import CurveRow, ServerRow
 from dlbctl.router.leaf_faults import NO_ANSWER, OTHER_TOKEN
 from dlbctl.router.metrics import Metrics
 from dlbctl.router.open_requests import open_requests
+from dlbctl.router.sections import ServerSection
 
 if TYPE_CHECKING:
     from dlbctl.core.policy import Policy
+    from dlbctl.router.control import Control
     from dlbctl.router.router import Router
+    from dlbctl.router.served import ServedCell
 
 LEAF_TIMEOUT_S = 2.0
 # What a leaf shows to a root that is inspected: asked for by people, so never on the state stream.
@@ -63,18 +70,37 @@ class Switch(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
         return f"{self.mechanism or policy.mechanism}/{self.cost or policy.cost}"
 
 
-def leaf_view(router: Router) -> LeafView:
-    """What a leaf shows of itself."""
-    now_s = router.clock()
-    return LeafView(snapshot.servers(router.tier, now_s), snapshot.curves(router.tier, now_s))
+class Addition(msgspec.Struct, forbid_unknown_fields=True):
+    """What POST /v1/servers takes. cell: may be left out where only one is served."""
+
+    server: ServerSection
+    cell: str = ""
+
+
+def leaf_view(cell: ServedCell, now_s: float) -> LeafView:
+    """What a leaf shows of the cell it serves."""
+    return LeafView(cell.servers(now_s), snapshot.curves(cell.tier, now_s))
+
+
+class AdminProtocol(HttpToolsProtocol):
+    """uvicorn's own, which also knows who is at the other end of a unix socket: changes are told with their author."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Accepted."""
+        super().connection_made(transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family == socket.AF_UNIX and hasattr(socket, "SO_PEERCRED"):
+            pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            self.client = (f"uid {uid} (pid {pid})", 0)
 
 
 class Admin:
     """The handlers, over one router."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, control: Control) -> None:
         self._router = router
         self._metrics = Metrics(router)
+        self._control = control
 
     def __repr__(self) -> str:
         return f"<Admin of {self._router!r}>"
@@ -93,8 +119,14 @@ class Admin:
                 Route("/v1/policy/{endpoint:path}", self.set_policy, methods=["PUT"]),
                 Route("/v1/policy/{endpoint:path}", self.revert_policy, methods=["DELETE"]),
                 Route("/metrics", self._metrics.serve),
+                Route("/v1/servers", self.add_server, methods=["POST"]),
+                Route("/v1/servers/{server:path}", self.remove_server, methods=["DELETE"]),
+                Route("/v1/drain/{place:path}", self.drained),
+                Route("/v1/drain/{place:path}", self.drain, methods=["PUT"]),
+                Route("/v1/drain/{place:path}", self.undrain, methods=["DELETE"]),
+                Route("/v1/reload", self.reload, methods=["POST"]),
             ],
-            exception_handlers={HTTPException: _not_here},
+            exception_handlers={HTTPException: _not_here, DlbctlError: _refused},
         )
 
     async def info(self, request: Request) -> Response:  # noqa: ARG002 - Starlette's signature
@@ -131,7 +163,7 @@ class Admin:
     async def curves(self, request: Request) -> Response:  # noqa: ARG002
         """The curves, with the samples of every leaf that answers."""
         if self._router.tier.role == "leaf":
-            return _json(leaf_view(self._router).curves)
+            return _json(snapshot.curves(self._router.tier, self._router.clock()))
         theirs: dict[tuple[str, str], list[CurveRow]] = {}
         for view in await self._leaves():
             for row in view.curves:
@@ -158,8 +190,8 @@ class Admin:
         (row,) = found
         place = "/".join(filter(None, (row.cell, row.server))) or "nowhere"
         _LOG.warning(
-            "an operator kills request %d (id %a): %s, at %s, open for %.1f s, %d bytes sent",
-            *(row.number, row.id, row.phase, place, row.age_s, row.bytes_out),
+            "request %d (id %a) killed by %s: %s, at %s, open for %.1f s, %d bytes sent",
+            *(row.number, row.id, _author(request), row.phase, place, row.age_s, row.bytes_out),
         )
         ledger.open[row.number].kill()
         return _json(row)
@@ -173,20 +205,48 @@ class Admin:
             switch = msgspec.json.decode(await request.body(), type=Switch)
         except msgspec.DecodeError as error:
             return _error(400, f"the body of a policy change: {error}")
-        return self._policy(endpoint.name, switch.applied_to(endpoint.policy))
+        return self._policy(request, endpoint.name, switch.applied_to(endpoint.policy))
 
     async def revert_policy(self, request: Request) -> Response:
         """Go back to the configured policy."""
         endpoint = request.path_params["endpoint"]
-        return self._policy(endpoint, "") if endpoint in self._router.tier.endpoints else self._unknown(request)
+        known = endpoint in self._router.tier.endpoints
+        return self._policy(request, endpoint, "") if known else self._unknown(request)
 
-    def _policy(self, endpoint: str, policy: str) -> Response:
-        tier = self._router.tier
+    def _policy(self, request: Request, endpoint: str, policy: str) -> Response:
+        self._control.set_policy(endpoint, policy, _author(request))
+        return _json(snapshot.endpoints(self._router.tier))
+
+    async def add_server(self, request: Request) -> Response:
+        """Send requests to one more server of a cell that this process serves."""
         try:
-            tier.policy_set(self._router.clock(), endpoint, policy)
+            addition = msgspec.json.decode(await request.body(), type=Addition)
+        except msgspec.DecodeError as error:
+            return _error(400, f"the body of a new server: {error}")
+        return _json(self._control.add_server(addition.server, addition.cell, _author(request)))
+
+    async def remove_server(self, request: Request) -> Response:
+        """Send no more requests to a server."""
+        return _json(self._control.remove_server(request.path_params["server"], _author(request)))
+
+    async def drained(self, request: Request) -> Response:
+        """Whether a cell, leaf or server is drained, and what is in flight there."""
+        return _json(self._control.drained(request.path_params["place"]))
+
+    async def drain(self, request: Request) -> Response:
+        """Send nothing new to a cell, leaf or server."""
+        return _json(self._control.drain(request.path_params["place"], AdminState.DRAIN, _author(request)))
+
+    async def undrain(self, request: Request) -> Response:
+        """Send requests there again."""
+        return _json(self._control.drain(request.path_params["place"], AdminState.READY, _author(request)))
+
+    async def reload(self, request: Request) -> Response:
+        """Take over the configuration file as it is now. 422 says why it is refused."""
+        try:
+            return _json(await self._control.reload(_author(request)))
         except ConfigError as error:
-            return _error(400, str(error))
-        return _json(snapshot.endpoints(tier))
+            return _error(422, str(error))
 
     def _unknown(self, request: Request) -> Response:
         known = ", ".join(sorted(self._router.tier.endpoints)) or "none"
@@ -195,12 +255,9 @@ class Admin:
     async def _leaves(self) -> list[LeafView]:
         """What the leaves show: this process's own, and those that peers answer with, under the root's own names."""
         router = self._router
+        views = [leaf_view(cell, router.clock()) for cell in self._control.served]
         if router.tier.role == "leaf":
-            return [leaf_view(router)]
-        now_s = router.clock()
-        views = [
-            LeafView(snapshot.servers(leaf, now_s), snapshot.curves(leaf, now_s)) for leaf in router.local.values()
-        ]
+            return views
         remote = [
             (target.name, address)
             for target in router.tier.targets.values()
@@ -248,6 +305,17 @@ def _add_samples(row: CurveRow, leaves: list[CurveRow]) -> None:
     row.bins = leaves[0].bins if len(leaves) == 1 else pooled(b for leaf in leaves for b in leaf.bins)
     if row.curve is None:
         row.why = next((leaf.why for leaf in leaves if leaf.why), row.why)
+
+
+def _author(request: Request) -> str:
+    """Who asks: the user at the other end of a unix socket, or an address."""
+    if request.client is None:
+        return "a local user"
+    return f"{request.client.host}:{request.client.port}" if request.client.port else request.client.host
+
+
+async def _refused(request: Request, error: Exception) -> Response:  # noqa: ARG001 - Starlette's signature
+    return _error(400, str(error))
 
 
 async def _not_here(request: Request, error: Exception) -> Response:

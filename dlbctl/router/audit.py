@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,11 +21,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class Audit:
-    """Of one router. drift: by tier, how many leaked exchanges and wrong counts were found so far."""
+    """Of one router. drift: by role and cell of the tier, leaked exchanges and wrong counts found so far."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
-        self.drift = dict.fromkeys(router.tiers, 0)
+        self.drift = Counter({(tier.role, tier.settings.cell): 0 for tier in router.tiers})
 
     def __repr__(self) -> str:
         return f"<Audit of {self._router!r}, {sum(self.drift.values())} found>"
@@ -40,7 +41,7 @@ class Audit:
         held: dict[Tier, list[int]] = {tier: [] for tier in self._router.tiers}
         for relay in self._router.ledger.open.values():
             for tier, number in relay.held():
-                held[tier].append(number)
+                held.setdefault(tier, []).append(number)  # a cell that is served no more may still have some
         now_s = self._router.clock()
         for tier, numbers in held.items():
             found = tier.audited(now_s, tuple(numbers))
@@ -48,4 +49,4 @@ class Audit:
                 _LOG.error("audit: %r: exchange %d was counted and nobody served it; taken off", tier, number)
             for words in found.counts:
                 _LOG.error("audit: %r: miscounted and put right: %s", tier, words)
-            self.drift[tier] += len(found.leaked) + len(found.counts)
+            self.drift[tier.role, tier.settings.cell] += len(found.leaked) + len(found.counts)

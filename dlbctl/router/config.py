@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 from msgspec import Meta, Struct, field
 
@@ -95,6 +95,13 @@ class RootFile(Struct, frozen=True, forbid_unknown_fields=True):
     http: ClientLimits = field(default_factory=HttpLimits)
     access_log: AccessLogs = field(default_factory=AccessLogSection)
 
+    role: ClassVar[Role] = "root"
+
+    @property
+    def section(self) -> RootSection:
+        """The table of the router itself."""
+        return self.root
+
     def check(self, file: str) -> None:
         """Raise ConfigError for what types cannot say."""
         self.root.check(f"{file}: root")
@@ -151,6 +158,13 @@ class LeafFile(Struct, frozen=True, forbid_unknown_fields=True):
     queue: Queue = field(default_factory=QueueSettings)
     http: ClientLimits = field(default_factory=HttpLimits)
     access_log: AccessLogs = field(default_factory=AccessLogSection)
+
+    role: ClassVar[Role] = "leaf"
+
+    @property
+    def section(self) -> LeafSection:
+        """The table of the router itself."""
+        return self.leaf
 
     def check(self, file: str) -> None:
         """Raise ConfigError for what types cannot say."""
@@ -244,7 +258,7 @@ def _seed(section: RouterSection) -> int:
 
 
 def _servers(servers: Iterable[ServerSection]) -> tuple[TargetSettings, ...]:
-    return tuple(TargetSettings(s.label, (Address(s.url).url,), s.endpoints, s.weight, s.slots) for s in servers)
+    return tuple(server.target() for server in servers)
 
 
 def _check_common(file: RootFile | LeafFile, name: str) -> None:

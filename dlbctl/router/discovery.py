@@ -32,11 +32,12 @@ WORDS = {
 
 
 class Discovery:
-    """One poll loop per server of a leaf tier; follows the tier's targets as they change."""
+    """One poll loop per server of a leaf tier."""
 
     def __init__(self, tier: Tier, clock: Callable[[], float]) -> None:
         self._tier = tier
         self._clock = clock
+        self._client: httpx.AsyncClient | None = None
         self._loops: dict[TargetSettings, asyncio.Task[None]] = {}
 
     def __repr__(self) -> str:
@@ -44,23 +45,24 @@ class Discovery:
 
     async def run(self) -> None:
         """Poll until cancelled."""
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False) as self._client:
+            self.follow()
             try:
-                while True:
-                    self._follow(client)
-                    await asyncio.sleep(HURRY_S)
+                await asyncio.Event().wait()
             finally:
                 for loop in self._loops.values():
                     loop.cancel()
                 await asyncio.gather(*self._loops.values(), return_exceptions=True)
 
-    def _follow(self, client: httpx.AsyncClient) -> None:
-        """One loop for each target there is, none for those that are gone."""
+    def follow(self) -> None:
+        """One loop for each server there is now, none for those that are gone. The others are not touched."""
+        if self._client is None:
+            return  # `run` begins with it
         wanted = {target.settings for target in self._tier.targets.values()}
-        for settings in wanted - self._loops.keys():
-            self._loops[settings] = asyncio.create_task(self._poll(client, settings))
         for settings in self._loops.keys() - wanted:
             self._loops.pop(settings).cancel()
+        for settings in wanted - self._loops.keys():
+            self._loops[settings] = asyncio.create_task(self._poll(self._client, settings))
 
     async def _poll(self, client: httpx.AsyncClient, settings: TargetSettings) -> None:
         address = settings.addresses[0]

@@ -334,7 +334,10 @@ class Downstream(asyncio.Protocol):
         return request.keep_alive and request.version == "1.1" and self._open_for_more()
 
     def _open_for_more(self) -> bool:
-        return self._keep_alive and (bool(self._waiting) or not self._half_closed)
+        if not self._keep_alive:
+            return False
+        # A router about to stop says so with each answer: clients that stayed would be cut off between two requests.
+        return bool(self._waiting) or (self.listener.router.ready and not self._half_closed)
 
     def reply(
         self,

@@ -295,3 +295,11 @@ class RecordedTier(Tier):
         action = super().timer_fired(now_s)
         self._note(now_s, TimerFired(), action)
         return action
+
+
+def tier_of(settings: TierSettings, boot: str, path: str) -> tuple[Tier, EventLog | None]:
+    """A tier, and its event log where a path asks for one. ConfigError when that cannot be made."""
+    if not path:
+        return Tier(settings, boot), None
+    log = EventLog(Path(path), settings, boot)
+    return RecordedTier(settings, boot, log.note), log

@@ -20,6 +20,7 @@ from typing import Any
 import uvicorn
 
 from dlbctl.core.errors import ConfigError, DlbctlError
+from dlbctl.router.notify import Notifier
 from dlbctl.router.sections import host_and_port
 
 _LOG = logging.getLogger(__name__)
@@ -35,6 +36,11 @@ class HostedServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._stopped = asyncio.Event()
+
+    def close_listener(self) -> None:
+        """Accept no more. Connections stay, idle ones too: a request may be on its way on them."""
+        for server in self.servers:
+            server.close()
 
     def stop(self) -> None:
         """Accept no more, finish what is under way, end."""
@@ -137,16 +143,18 @@ def url_of(sock: socket.socket) -> str:
 class Lifecycle:
     """One process from its first socket to its exit.
 
-    drain: called when the process should no longer call itself ready. Background work is cancelled after
+    unready: called when the process should no longer call itself ready. Background work is cancelled after
     the last answer.
     """
 
-    def __init__(self, *, readiness_grace_s: float, drain_s: float, unready: Callable[[], None]) -> None:
-        self._grace_s = readiness_grace_s
-        self._drain_s = drain_s
+    def __init__(self, *, unready: Callable[[], None], notifier: Notifier) -> None:
+        self.readiness_grace_s = 0.0
+        self.drain_s = 0.0
         self._unready = unready
+        self._notifier = notifier
         self._servers: list[tuple[HostedServer, socket.socket]] = []
-        self._paths: list[Path] = []
+        self._held: list[HostedServer] = []
+        self._paths: list[tuple[Path, int]] = []
         self._on_drain: list[Callable[[], None]] = []
         self._on_cut: list[Callable[[], None]] = []
         self._on_hangup: list[Callable[[], None]] = []
@@ -155,13 +163,21 @@ class Lifecycle:
         self._signals: list[int] = []
 
     def __repr__(self) -> str:
-        return f"<Lifecycle {len(self._servers)} listeners, {'stopping' if self._stop.is_set() else 'running'}>"
+        return f"<Lifecycle {len(self._servers)} listeners, {'stopping' if self.stopping else 'running'}>"
 
-    def add(self, server: HostedServer, sock: socket.socket) -> None:
-        """Serve a socket for as long as the process runs."""
+    @property
+    def stopping(self) -> bool:
+        """Whether it has been told to end."""
+        return self._stop.is_set()
+
+    def add(self, server: HostedServer, sock: socket.socket, *, held: bool) -> None:
+        """Serve a socket for as long as the process runs. held: whoever started this process has it open as well."""
         self._servers.append((server, sock))
-        if sock.family == socket.AF_UNIX:
-            self._paths.append(Path(sock.getsockname()))
+        if held:
+            self._held.append(server)
+        elif sock.family == socket.AF_UNIX:
+            path = Path(sock.getsockname())
+            self._paths.append((path, path.stat().st_ino))
 
     def background(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a coroutine for as long as the process runs; if it fails, the process does."""
@@ -193,13 +209,14 @@ class Lifecycle:
             while not all(server.started for server, _ in self._servers):
                 await asyncio.sleep(0.005)
             started()
+            self._notifier.ready()
             done, _ = await asyncio.wait([stopping, *serving, *working], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
             await self._drain(serving)
         finally:
             await _cancel([stopping, *working, *serving])
-            self._remove_sockets()
+            self._remove_paths()
 
     def _signalled(self, number: int) -> None:
         self._signals.append(number)
@@ -210,26 +227,38 @@ class Lifecycle:
             act()
 
     async def _drain(self, serving: list[asyncio.Task[None]]) -> None:
-        """Unready, still accepting for the grace; then no new connections; then what is left is cut."""
+        """Unready, still accepting for the grace; then no new connections; then what is left is cut.
+
+        A socket that somebody else holds is closed at once: no connection is refused for it, and the process that
+        takes this one's place is to have them. The grace is then for what clients send on idle connections.
+        """
+        self._notifier.stopping()
         self._unready()
+        for server in self._held:
+            server.close_listener()
         if self._signals and self._signals[-1] == signal.SIGTERM:
             # Balancers in front need a moment to see /readyz; at a terminal nobody does.
-            await self._until(lambda: False, self._grace_s)
+            await self._until(self._abandoned, self.readiness_grace_s)
+        self._remove_paths()
         for server, _ in self._servers:
             server.stop()
         for act in self._on_drain:
             act()
-        await self._until(lambda: all(task.done() for task in serving), self._drain_s)
+        await self._until(lambda: all(task.done() for task in serving), self.drain_s)
         for act in self._on_cut:
             act()
         left = [connection for server, _ in self._servers for connection in server.server_state.connections]
         if left:
-            _LOG.warning("drain: %d connections cut after %g s", len(left), self._drain_s)
+            _LOG.warning("drain: %d connections cut after %g s", len(left), self.drain_s)
         for connection in left:
             transport = getattr(connection, "transport", None)
             if transport is not None:
                 transport.abort()
         await self._until(lambda: all(task.done() for task in serving), CUT_S, even_now=True)
+
+    def _abandoned(self) -> bool:
+        """Nobody can come any more, and nobody is left."""
+        return len(self._held) == len(self._servers) and not any(s.server_state.connections for s in self._held)
 
     async def _until(self, true: Callable[[], bool], limit_s: float, *, even_now: bool = False) -> None:
         """Wait for a condition; a second signal ends every wait but `even_now`: whoever asks twice means now."""
@@ -238,9 +267,13 @@ class Lifecycle:
         while not true() and loop.time() < deadline_s and (even_now or len(self._signals) < 2):
             await asyncio.sleep(POLL_S)
 
-    def _remove_sockets(self) -> None:
-        for path in self._paths:
-            path.unlink(missing_ok=True)
+    def _remove_paths(self) -> None:
+        """Clear away our unix sockets while they are open: once closed, the paths may be another process's."""
+        paths, self._paths = self._paths, []
+        for path, inode in paths:
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_ino == inode:
+                    path.unlink()
 
 
 async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:

@@ -118,6 +118,7 @@ class Subscription:
         self._fault = ""  # what ended the attempt, as far as the leaf has told
         self._heard_s = 0.0
         self._ended = asyncio.Event()
+        self._farewell = False  # the leaf itself ended the stream
 
     def __repr__(self) -> str:
         return f"<Subscription {self._target} {self._address} {self._lines} lines>"
@@ -130,11 +131,16 @@ class Subscription:
         try:
             while True:
                 self._ended.clear()
+                self._farewell = False
                 self._lines = 0
                 self._fault = ""
                 self._heard_s = router.clock()
                 self._connecting = self._pool.connect(self)
                 await self._until_over()
+                if self._farewell and self._lines >= LINES_TO_RETURN:
+                    # It is about to leave, and whoever takes its place on the same socket answers already.
+                    # Should nobody, the next attempt is refused: then it is down.
+                    continue
                 fault = NO_ANSWER
                 if self._lines >= LINES_TO_RETURN:
                     retry_s = RETRY_S
@@ -192,6 +198,7 @@ class Subscription:
             self._line(line)
         if complete:
             self._upstream = None
+            self._farewell = True
             self._ended.set()
 
     def _line(self, line: bytes) -> None:
@@ -222,38 +229,35 @@ class Subscription:
 
 
 class Prober:
-    """Subscriptions to every leaf of every cell of a root tier; follows the tier's targets as they change."""
-
-    FOLLOW_S = 0.5
+    """Subscriptions to every leaf of every cell of a root tier. interval_ms: between the states that it wants."""
 
     def __init__(self, router: Router, interval_ms: float) -> None:
+        self.interval_ms = interval_ms
         self._router = router
-        self._interval_ms = interval_ms
-        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._tasks: dict[tuple[str, str, float], asyncio.Task[None]] = {}
 
     def __repr__(self) -> str:
         return f"<Prober of {len(self._tasks)} leaves>"
 
     async def run(self) -> None:
         """Probe until cancelled."""
+        self.follow()
         try:
-            while True:
-                self._follow()
-                await asyncio.sleep(self.FOLLOW_S)
+            await asyncio.Event().wait()
         finally:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    def _follow(self) -> None:
+    def follow(self) -> None:
+        """Subscribe to the leaves there are now, and no longer to those that are gone. The others are not touched."""
         wanted = {
-            (target.name, address)
+            (target.name, address, self.interval_ms)
             for target in self._router.tier.targets.values()
             for address in target.addresses
             if address not in self._router.local
         }
-        for target, address in wanted - self._tasks.keys():
-            subscription = Subscription(self._router, target, address, self._interval_ms)
-            self._tasks[target, address] = asyncio.create_task(subscription.run())
         for key in self._tasks.keys() - wanted:
             self._tasks.pop(key).cancel()
+        for key in wanted - self._tasks.keys():
+            self._tasks[key] = asyncio.create_task(Subscription(self._router, *key).run())

@@ -36,8 +36,7 @@ class Router:
     """What relays share. tier: the one requests enter. local: leaf tiers of this process, by pseudo-address.
 
     token: shown to peers that are asked, and asked of peers that come; empty without one. accept_priority: whether
-    clients may say how urgent a request is; peers may. upstream_idle_s: how long a connection to a server or leaf may
-    stay unused.
+    clients may say how urgent a request is; peers may.
     """
 
     def __init__(
@@ -48,11 +47,9 @@ class Router:
         *,
         token: bytes = b"",
         accept_priority: bool = False,
-        upstream_idle_s: float = NEVER,
     ) -> None:
         self.tier = tier
-        self.local = local
-        self.tiers = (tier, *local.values())
+        self.serve_locally(local)
         self.token = token
         self.accept_priority = accept_priority
         self.loop = loop
@@ -70,7 +67,7 @@ class Router:
         self.audit = Audit(self)
         self.lag = LoopLag()
         self._pools: dict[str, Pool] = {}
-        self._upstream_idle_s = upstream_idle_s
+        self._upstream_idle_s = NEVER
         self._requests = 0
         self._boot = tier.boot.encode()
         self._cell = tier.settings.cell.encode()
@@ -84,6 +81,28 @@ class Router:
         if pool is None:
             pool = self._pools[address] = Pool(self.loop, Address(address), self.wheel, idle_s=self._upstream_idle_s)
         return pool
+
+    def serve_locally(self, local: dict[str, Tier]) -> None:
+        """Have these leaf tiers, by pseudo-address, in this process from now on."""
+        self.local = local
+        self.tiers = (self.tier, *local.values())
+
+    def limit_idle(self, idle_s: float) -> None:
+        """Let connections to servers and leaves stay unused for so long from now on."""
+        self._upstream_idle_s = idle_s
+        for pool in self._pools.values():
+            pool.idle_s = idle_s
+
+    def release(self, tier: Tier) -> None:
+        """End the waiting in a tier that will have no more room; the tier outside it sends these requests elsewhere."""
+        for exchange in [exchange for exchange in self.waiting if tier.exchanges.get(exchange.number) is exchange]:
+            self.waiting[exchange].expired(self.clock())
+
+    def retire_pools(self) -> None:
+        """Let go of the idle connections to addresses that no tier has among its targets any more."""
+        used = {address for tier in self.tiers for target in tier.targets.values() for address in target.addresses}
+        for address in self._pools.keys() - used:
+            self._pools.pop(address).retire()
 
     def close(self) -> None:
         """Let go of every idle connection and timer, and write what is left of the access log."""

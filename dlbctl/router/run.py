@@ -1,40 +1,34 @@
-"""Puts a root or leaf process together from its configuration and runs it."""
+"""Puts a root or leaf process together from its configuration, runs it, and keeps it to its file."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import logging
+import os
 import secrets
 import sys
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Coroutine
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
-from dlbctl.core.settings import TierSettings
-from dlbctl.core.tier import Tier
 from dlbctl.router.access_log import AccessLog
-from dlbctl.router.admin import INSPECT_PATH, Admin, leaf_view
-from dlbctl.router.config import (
-    LeafFile,
-    RootFile,
-    admin_address,
-    read_token,
-)
-from dlbctl.router.discovery import Discovery
+from dlbctl.router.admin import INSPECT_PATH, Admin, AdminProtocol, leaf_view
+from dlbctl.router.config import LeafFile, RootFile, admin_address
+from dlbctl.router.control import Control
 from dlbctl.router.downstream import Downstream
-from dlbctl.router.eventlog import EventLog, RecordedTier
-from dlbctl.router.lifecycle import Lifecycle, bind, hosted, url_of
+from dlbctl.router.eventlog import tier_of
+from dlbctl.router.inherited import Inherited, open_sockets
+from dlbctl.router.lifecycle import Lifecycle, hosted, url_of
 from dlbctl.router.listener import Listener, PeerListener, Serve
 from dlbctl.router.metrics import Metrics
-from dlbctl.router.pace import Pace
+from dlbctl.router.notify import Notifier
 from dlbctl.router.probe import Prober
+from dlbctl.router.reload import Reload, Source
 from dlbctl.router.request import Request
 from dlbctl.router.router import Router
-from dlbctl.router.sections import AccessLogSection, RouterSection
+from dlbctl.router.served import LocalCells, ServedCell
 from dlbctl.router.state_stream import StatePublisher
 from dlbctl.router.wheel import NEVER
 
@@ -45,22 +39,19 @@ async def no_app(scope: Any, receive: Any, send: Any) -> None:
     """Stand in as uvicorn's application where a protocol class answers by itself."""
 
 
-def run_root(settings: RootFile, announce: Announce, file: str) -> None:
-    """Run a root until a signal ends it. announce: told each listener's name and URL, once all accept.
-
-    file: what the settings were read from, for errors.
-    """
+def run_root(source: Source[RootFile], announce: Announce) -> None:
+    """Run a root until a signal ends it. announce: told each listener's name and URL, once all accept."""
     _configure_logging()
-    _run(_root(settings, announce, f"{file}: root"))
+    _run(_root(source, announce))
 
 
-def run_leaf(settings: LeafFile, announce: Announce, file: str) -> None:
-    """Run a leaf until a signal ends it, likewise."""
+def run_leaf(source: Source[LeafFile], announce: Announce) -> None:
+    """Run a leaf until a signal ends it."""
     _configure_logging()
-    _run(_leaf(settings, announce, f"{file}: leaf"))
+    _run(_leaf(source, announce))
 
 
-def _run(process: Any) -> None:
+def _run(process: Coroutine[Any, Any, None]) -> None:
     import uvloop
 
     # What is loaded by now stays: the collector need not walk it again. Requests and connections leave no cycles
@@ -70,91 +61,146 @@ def _run(process: Any) -> None:
     uvloop.run(process)
 
 
-async def _root(settings: RootFile, announce: Announce, where: str) -> None:
-    section = settings.root
-    boot = _boot()
-    logs: list[EventLog] = []
-    tier = _tier(settings.tier(), boot, section.event_log, logs)
-    local = {
-        address: _tier(leaf, boot, section.event_log and f"{section.event_log}.{quote(leaf.cell, safe='')}", logs)
-        for address, leaf in settings.local_leaves().items()
-    }
-    router = _router(tier, local, section)
-    life = _lifecycle(section, router)
-    _background_logs(life, logs)
-    clients = Listener(router, settings.http, half_close=_half_close(section))
-    opened = [("listening", _open(life, f"{where}.listen", section.listen, clients))]
-    opened += _open_admin(life, where, admin_address(section, "root"), section, router)
-    _keep_books(life, settings.access_log, router)
-    for leaf in local.values():
-        life.background(Discovery(leaf, router.clock).run)
-    life.background(Prober(router, section.probe_interval_ms).run)
-    pace = Pace(router.loop, router.report_local, section.probe_interval_ms / 1e3) if local else None
-    if pace is not None:
-        router.changed = pace.changed
-    life.background(router.keep_time)
+async def _root(source: Source[RootFile], announce: Announce) -> None:
+    file, token = source.read()
+    section = file.root
+    tier, log = tier_of(file.tier(), _boot(), section.event_log)
+    router = Router(tier, {}, asyncio.get_running_loop())
+    process = _Process(file, str(source.path), router)
+    process.listen("listen", "listening", Listener(router, file.http))
+    process.read(file, token)
+    cells = LocalCells(router, section.event_log)
+    local = file.local_leaves()
+    cells.read(local, cells.prepare(local), section.probe_interval_ms / 1e3)
+    prober = Prober(router, section.probe_interval_ms)
+
+    def apply(file: RootFile, token: bytes) -> None:
+        local, settings = file.local_leaves(), file.tier()
+        made = cells.prepare(local)  # it may refuse, so it comes first
+        process.read(file, token)
+        tier.settings_changed(settings)
+        tier.endpoints_changed(settings.endpoints)
+        tier.targets_changed(settings.targets)
+        cells.read(local, made, file.root.probe_interval_ms / 1e3)
+        prober.interval_ms = file.root.probe_interval_ms
+        prober.follow()
+        router.retire_pools()
+        router.changed()
+
+    reload = Reload(source, file, apply, process.notifier)
+    process.keep_books(file.access_log.path)
+    process.admin(Control(router, cells.cells.values, reload))
+    for work in (cells.run, prober.run, router.keep_time):
+        process.life.background(work)
+    if log is not None:
+        process.life.background(log.run)
     try:
-        await life.run(lambda: _announce_all(announce, opened))
+        await process.run(announce)
     finally:
-        if pace is not None:
-            pace.stop()
+        cells.close()
         router.close()
-        for log in logs:
+        if log is not None:
             log.close()
 
 
-async def _leaf(settings: LeafFile, announce: Announce, where: str) -> None:
-    section = settings.leaf
-    logs: list[EventLog] = []
-    tier = _tier(settings.tier(), _boot(), section.event_log, logs)
-    router = _router(tier, {}, section)
-    life = _lifecycle(section, router)
-    _background_logs(life, logs)
-    half_close = _half_close(section)
-    peers = PeerListener(router, settings.http, half_close=half_close)
+async def _leaf(source: Source[LeafFile], announce: Announce) -> None:
+    file, token = source.read()
+    tier, log = tier_of(file.tier(), _boot(), file.leaf.event_log)
+    router = Router(tier, {}, asyncio.get_running_loop())
+    cell = ServedCell(tier, log, router.clock)
+    process = _Process(file, str(source.path), router)
+    process.listen("listen", "listening", Listener(router, file.http))
+    peers = PeerListener(router, file.http)
     publisher = StatePublisher(router)
     peers.add(b"/dlb/v1/state", publisher.serve)
-    peers.add(INSPECT_PATH.encode(), _inspector(router))
-    opened = []
-    if section.listen:
-        clients = Listener(router, settings.http, half_close=half_close)
-        opened.append(("listening", _open(life, f"{where}.listen", section.listen, clients)))
-    opened.append(("peers", _open(life, f"{where}.peer_listen", section.peer_listen, peers)))
-    opened += _open_admin(life, where, admin_address(section, "leaf"), section, router)
-    _keep_books(life, settings.access_log, router)
-    life.background(Discovery(router.tier, router.clock).run)
-    life.background(router.keep_time)
-    life.on_drain(publisher.stop)
+    peers.add(INSPECT_PATH.encode(), _inspector(router, cell))
+    process.listen("peer_listen", "peers", peers)
+    process.read(file, token)
+
+    def apply(file: LeafFile, token: bytes) -> None:
+        process.read(file, token)
+        cell.read(file.tier())
+        router.retire_pools()
+        router.changed()
+
+    reload = Reload(source, file, apply, process.notifier)
+    process.keep_books(file.access_log.path)
+    process.admin(Control(router, lambda: [cell], reload))
+    for work in (cell.run, router.keep_time):
+        process.life.background(work)
+    process.life.on_drain(publisher.stop)
     try:
-        await life.run(lambda: _announce_all(announce, opened))
+        await process.run(announce)
     finally:
         router.close()
-        for log in logs:
-            log.close()
+        cell.close()
 
 
-def _tier(settings: TierSettings, boot: str, event_log: str, logs: list[EventLog]) -> Tier:
-    """A tier, recorded where an event log was asked for."""
-    if not event_log:
-        return Tier(settings, boot)
-    logs.append(EventLog(Path(event_log), settings, boot))
-    return RecordedTier(settings, boot, logs[-1].note)
+class _Process:
+    """What a root and a leaf process have in common: their sockets, their life, and the file they follow.
 
+    name: of the file, for errors.
+    """
 
-def _router(tier: Tier, local: dict[str, Tier], section: RouterSection) -> Router:
-    return Router(
-        tier,
-        local,
-        asyncio.get_running_loop(),
-        token=read_token(section),
-        accept_priority=section.accept_priority,
-        upstream_idle_s=section.upstream_idle_s or NEVER,
-    )
+    def __init__(self, file: RootFile | LeafFile, name: str, router: Router) -> None:
+        self.notifier = Notifier(os.environ)
+        self.life = Lifecycle(unready=router.unready, notifier=self.notifier)
+        self._router = router
+        admin = admin_address(file.section, file.role)
+        self._sockets = open_sockets(file.section, admin, Inherited(os.environ), f"{name}: {file.role}")
+        self._listeners: list[Listener] = []
+        self._opened: list[tuple[str, str]] = []
 
+    def listen(self, key: str, name: str, listener: Listener) -> None:
+        """Serve the socket of a configuration key, if there is one. name: what it is announced as."""
+        if key in self._sockets:
+            sock, held = self._sockets[key]
+            self.life.add(hosted(no_app, protocol=listener.protocol), sock, held=held)
+            self._listeners.append(listener)
+            self._opened.append((name, url_of(sock)))
 
-def _background_logs(life: Lifecycle, logs: list[EventLog]) -> None:
-    for log in logs:
-        life.background(log.run)
+    def admin(self, control: Control) -> None:
+        """Serve operators, and those who only scrape."""
+        sock, held = self._sockets["admin"]
+        self.life.add(hosted(Admin(self._router, control).app(), protocol=AdminProtocol), sock, held=held)
+        self.life.on_hangup(control.hung_up)
+        if "metrics_listen" in self._sockets:
+            sock, held = self._sockets["metrics_listen"]
+            self.life.add(hosted(Metrics(self._router).app()), sock, held=held)
+            self._opened.append(("metrics", f"{url_of(sock)}/metrics"))
+
+    def keep_books(self, access_log: str) -> None:
+        """Watch over requests beside their way: the audit, the loop's lag, the access log at a path."""
+        router = self._router
+        self.life.background(router.audit.run)
+        self.life.background(router.lag.run)
+        self.life.on_cut(router.ledger.drain_is_over)
+        if access_log:
+            tier = router.tier
+            source, root = (tier.settings.cell, tier.boot) if tier.role == "root" else ("", "")
+            log = router.ledger.access_log = AccessLog(access_log, source=source, root=root)
+            self.life.background(log.run)
+            self.life.on_hangup(log.reopen)
+
+    def read(self, file: RootFile | LeafFile, token: bytes) -> None:
+        """Take over what a file says of the process itself."""
+        self._router.token = token
+        self._router.accept_priority = file.section.accept_priority
+        self._router.limit_idle(file.section.upstream_idle_s or NEVER)
+        self.life.readiness_grace_s = file.section.readiness_grace_s
+        self.life.drain_s = file.section.drain_s
+        for listener in self._listeners:
+            listener.limits = file.http
+            listener.half_close = file.section.half_close == "allow"
+
+    async def run(self, announce: Announce) -> None:
+        """Serve until a signal ends it."""
+
+        def started() -> None:
+            for name, url in self._opened:
+                announce(name, url)
+
+        await self.life.run(started)
 
 
 def _boot() -> str:
@@ -162,57 +208,11 @@ def _boot() -> str:
     return secrets.token_hex(6)
 
 
-def _lifecycle(section: RouterSection, router: Router) -> Lifecycle:
-    return Lifecycle(readiness_grace_s=section.readiness_grace_s, drain_s=section.drain_s, unready=router.unready)
-
-
-def _half_close(section: RouterSection) -> bool:
-    return section.half_close == "allow"
-
-
-def _open(life: Lifecycle, where: str, address: str, listener: Listener) -> str:
-    """Have the listener served at an address; its URL. where: the key that names the address."""
-    sock = bind(where, address)
-    life.add(hosted(no_app, protocol=listener.protocol), sock)
-    return url_of(sock)
-
-
-def _open_admin(
-    life: Lifecycle, where: str, address: str, section: RouterSection, router: Router
-) -> list[tuple[str, str]]:
-    """Serve operators, and those who only scrape; what of it is to be announced."""
-    life.add(hosted(Admin(router).app()), bind(f"{where}.admin", address))
-    if not section.metrics_listen:
-        return []
-    sock = bind(f"{where}.metrics_listen", section.metrics_listen)
-    life.add(hosted(Metrics(router).app()), sock)
-    return [("metrics", f"{url_of(sock)}/metrics")]
-
-
-def _keep_books(life: Lifecycle, section: AccessLogSection, router: Router) -> None:
-    """What watches over requests beside their way: the audit, the loop's lag, the access log."""
-    life.background(router.audit.run)
-    life.background(router.lag.run)
-    life.on_cut(router.ledger.drain_is_over)
-    if not section.path:
-        return
-    tier = router.tier
-    source, root = (tier.settings.cell, tier.boot) if tier.role == "root" else ("", "")
-    log = router.ledger.access_log = AccessLog(section.path, source=source, root=root)
-    life.background(log.run)
-    life.on_hangup(log.reopen)
-
-
-def _inspector(router: Router) -> Serve:
+def _inspector(router: Router, cell: ServedCell) -> Serve:
     def serve(downstream: Downstream, request: Request) -> None:
-        downstream.reply(request, 200, msgspec.json.encode(leaf_view(router)))
+        downstream.reply(request, 200, msgspec.json.encode(leaf_view(cell, router.clock())))
 
     return serve
-
-
-def _announce_all(announce: Announce, opened: list[tuple[str, str]]) -> None:
-    for name, url in opened:
-        announce(name, url)
 
 
 def _configure_logging() -> None:

@@ -7,11 +7,12 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
 from dlbctl.core.errors import ConfigError
+from dlbctl.core.settings import TargetSettings
 from dlbctl.router.upstream import Address
 
 # sockaddr_un.sun_path, less its closing zero.
@@ -19,7 +20,14 @@ SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103
 
 
 class RouterSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What root and leaf have in common. cell: described by each of them."""
+    """What root and leaf have in common. cell: described by each of them.
+
+    FIXED: what a running process cannot change.
+    """
+
+    FIXED: ClassVar[frozenset[str]] = frozenset(
+        {"admin", "cell", "event_log", "listen", "metrics_listen", "peer_listen", "seed"}
+    )
 
     cell: str
     listen: Annotated[str, Meta(description="Where clients connect, `host:port`.")] = "127.0.0.1:8080"
@@ -187,6 +195,10 @@ class ServerSection(Struct, frozen=True, forbid_unknown_fields=True):
     def label(self) -> str:
         """What it is called: its name, or else its host and port."""
         return self.name or Address(self.url).authority.decode()
+
+    def target(self) -> TargetSettings:
+        """The server as a tier knows it."""
+        return TargetSettings(self.label, (Address(self.url).url,), self.endpoints, self.weight, self.slots)
 
     def check(self, where: str) -> None:
         """Raise ConfigError for what types cannot say."""

@@ -87,11 +87,12 @@ class Pool:
         self.address = address
         self.idle: list[Upstream] = []
         self.open: set[Upstream] = set()
+        self.idle_s = idle_s
         self.deadline_s = NEVER
         self.look_s = NEVER
         self._loop = loop
         self._wheel = wheel
-        self._idle_s = idle_s
+        self._most_idle = IDLE_PER_ADDRESS
         self._tls = ssl.create_default_context() if address.tls else None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -108,22 +109,22 @@ class Pool:
 
     def keep(self, upstream: Upstream) -> bool:
         """Keep a connection for the next request, unless there are enough."""
-        if len(self.idle) >= IDLE_PER_ADDRESS:
+        if len(self.idle) >= self._most_idle:
             return False
         self.idle.append(upstream)
-        if self._idle_s != NEVER:
+        if self.idle_s != NEVER:
             upstream.idle_since_s = self._wheel.clock()
             if self.deadline_s == NEVER:
-                self._wheel.watch(self, upstream.idle_since_s + self._idle_s)
+                self._wheel.watch(self, upstream.idle_since_s + self.idle_s)
         return True
 
     def expired(self, now_s: float) -> None:
         """Close what has been unused for too long. The wheel looks once for all: the longest unused stand first."""
         self.deadline_s = NEVER
-        while self.idle and self.idle[0].idle_since_s + self._idle_s <= now_s:
+        while self.idle and self.idle[0].idle_since_s + self.idle_s <= now_s:
             self.idle.pop(0).transport.close()
         if self.idle:
-            self._wheel.watch(self, self.idle[0].idle_since_s + self._idle_s)
+            self._wheel.watch(self, self.idle[0].idle_since_s + self.idle_s)
 
     def connect(self, waiting: Answered) -> asyncio.Task[None]:
         """Make a connection; cancel the task to give up."""
@@ -137,6 +138,11 @@ class Pool:
         for upstream in self.idle:
             upstream.abort()
         self.idle.clear()
+
+    def retire(self) -> None:
+        """Close what is idle, and from now on whatever comes back: the address is not used any more."""
+        self._most_idle = 0
+        self.close()
 
     async def _connect(self, waiting: Answered) -> None:
         address = self.address

@@ -47,10 +47,23 @@ _SIGNALS = """
 SIGTERM lets the process leave without a request lost. `/readyz` answers 503 while connections are still accepted for
 `readiness_grace_s`; then no more are, and requests in flight have `drain_s` to end. SIGINT does the same without the
 first wait. A further signal ends the wait that it meets.
+
+SIGHUP reads the configuration file again, as `dlbctl reload` does; the log says what changed, or why the file was
+refused and nothing was.
+"""
+
+_SOCKETS = """
+Listening sockets may be handed over by whoever starts the process, as systemd does (sd_listen_fds(3)): each is for the
+listener whose key it is named by (`listen`, `peer_listen`, `admin`), or else for the one configured to its address. One
+that fits none is an error. Such a socket is closed at once on SIGTERM, without the grace: whoever holds it gives it to
+the next process, started before, and no connection is refused. Clients may still use their idle connections for
+`readiness_grace_s`.
+
+With NOTIFY_SOCKET in the environment the process says when it is ready, reloads and stops (sd_notify(3)).
 """
 
 # By verb: sections of its own.
-SECTIONS = {"root": {"SIGNALS": _SIGNALS}, "leaf": {"SIGNALS": _SIGNALS}}
+SECTIONS = {role: {"SIGNALS": _SIGNALS, "SOCKETS": _SOCKETS} for role in ("root", "leaf")}
 
 # By verb, the overview under "": what it is for, and the lines to type.
 EXAMPLES = {
@@ -90,6 +103,23 @@ dlbctl inspect curves --admin unix:/run/dlbctl/root.sock --json""",
 dlbctl policy set qwen3-35b --cost rif \
     --admin 127.0.0.1:9001,127.0.0.1:9002""",
         "Go back to what the configuration says:": "dlbctl policy revert qwen3-35b",
+    },
+    "drain": {
+        "Take a cell out, and wait until nothing of it is in flight:": "dlbctl drain eu-frankfurt --wait",
+        "Take one server out at its leaf:": r"""
+dlbctl drain http://10.0.1.1:8000 --admin unix:/run/dlbctl/leaf.sock""",
+    },
+    "undrain": {
+        "Put a cell back:": "dlbctl undrain eu-frankfurt",
+    },
+    "server": {
+        "Add a server that is worth two, and is asked what it serves:": """
+dlbctl server add http://10.0.1.3:8000 --weight 2""",
+        "Remove it again:": "dlbctl server remove http://10.0.1.3:8000",
+    },
+    "reload": {
+        "Check a changed file, then have the router of this machine take it over:": """
+dlbctl check /etc/dlbctl/root.toml && dlbctl reload""",
     },
     "check": {
         "Check a file before a restart:": """

@@ -604,6 +604,15 @@ def test_one_leaf_of_a_cell_drained_leaves_the_other() -> None:
     assert {arrive(tier).address for _ in range(6)} == {"http://x:0", "http://x:1"}
 
 
+def test_a_leaf_that_joins_a_drained_cell_is_drained_with_it() -> None:
+    tier = cells("x", leaves=2)
+    tier.admin_set(NOW_S, "x", "", AdminState.DRAIN)
+    tier.targets_changed([TargetSettings("x", ("http://x:1", "http://x:2"))])
+    for address in ("http://x:1", "http://x:2"):
+        tier.state_reported(NOW_S, "x", address, State(endpoints={"m": EndpointState(k=1.0)}), 0.01)
+    assert refused(tier.arrived(NOW_S, Arrival("id", "m"))).code == "no_routable_cell"
+
+
 @pytest.mark.parametrize(("target", "address"), [("none", ""), ("a", "http://b:1")])
 def test_what_there_is_not_cannot_be_drained(target: str, address: str) -> None:
     tier = leaf(server("a"), server("b"))

@@ -29,6 +29,7 @@ from dlbctl.router.listener import Listener, PeerListener
 from dlbctl.router.pace import Pace
 from dlbctl.router.request import HttpLimits
 from dlbctl.router.router import Router
+from dlbctl.router.served import ServedCell
 from dlbctl.router.state_stream import StatePublisher
 from dlbctl.router.wheel import NEVER
 
@@ -68,6 +69,7 @@ class Live:
     """A running router. counts_zero: nothing is in flight anywhere in any of its tiers."""
 
     router: Router
+    served: list[ServedCell] = field(default_factory=list)
     port: int = 0
     peer_port: int = 0
     connections: set[Any] = field(default_factory=set)
@@ -179,11 +181,12 @@ async def leaf(
         asyncio.get_running_loop(),
         token=token,
         accept_priority=accept_priority,
-        upstream_idle_s=upstream_idle_s,
     )
+    router.limit_idle(upstream_idle_s)
     if up:
         mark_up(router.tier)
     async with _running(router, limits or HttpLimits(), half_close=half_close, peer_port=peer_port) as live:
+        live.served = [ServedCell(router.tier, None, router.clock)]
         yield live
 
 
@@ -210,6 +213,7 @@ async def root(
     router.changed = pace.changed
     try:
         async with _running(router, limits or HttpLimits(), half_close=False) as live:
+            live.served = [ServedCell(tier, None, router.clock) for tier in inner.values()]
             yield live
     finally:
         pace.stop()

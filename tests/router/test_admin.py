@@ -17,7 +17,8 @@ import httpx
 import pytest
 
 from dlbctl.core.settings import EndpointSettings, TargetSettings, TierSettings
-from dlbctl.router.admin import Admin
+from dlbctl.router.admin import Admin, AdminProtocol
+from dlbctl.router.control import Control
 from dlbctl.router.lifecycle import bind, hosted
 
 from .live import Live, leaf, on_loop, root, server, until
@@ -57,12 +58,17 @@ class Api:
         return {row["endpoint"]: (row["policy"], row["overridden"]) for row in await self.get("endpoints")}
 
 
+async def nothing_to_read() -> dict[str, str]:
+    return {}
+
+
 @contextlib.asynccontextmanager
 async def admin_of(live: Live) -> AsyncIterator[Api]:
     """The admin listener of a router, hosted as in a process."""
     sock = bind("admin", "127.0.0.1:0")
     port = sock.getsockname()[1]
-    listener = hosted(Admin(live.router).app())
+    control = Control(live.router, lambda: live.served, nothing_to_read)
+    listener = hosted(Admin(live.router, control).app(), protocol=AdminProtocol)
     serving = asyncio.ensure_future(listener.serve(sockets=[sock]))
     await until(lambda: listener.started)
     try:

@@ -20,6 +20,7 @@ class Running:
 
     process: Process
     ports: dict[str, int]
+    said: str = ""
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
@@ -46,11 +47,20 @@ class Running:
                 client.abort()
                 await asyncio.sleep(0.01)
 
+    async def says(self, words: str) -> str:
+        """Wait for a line of its log with these words."""
+        assert self.process.stderr is not None
+        while line := (await self.process.stderr.readline()).decode():
+            self.said += line
+            if words in line:
+                return line
+        raise AssertionError(f"it ended without saying {words!r}: {self.said}")
+
     async def ended(self) -> tuple[int, str]:
         """Exit code and stderr, once the process has ended."""
         _, errors = await self.process.communicate()
         assert self.process.returncode is not None
-        return self.process.returncode, errors.decode()
+        return self.process.returncode, self.said + errors.decode()
 
 
 async def launch(role: str, config: Path) -> Process:

@@ -32,11 +32,12 @@ WORDS = {
 
 
 class Discovery:
-    """One poll loop per server of a leaf tier."""
+    """One poll loop per server of a leaf tier. changed: told after each answer and each lack of one."""
 
-    def __init__(self, tier: Tier, clock: Callable[[], float]) -> None:
+    def __init__(self, tier: Tier, clock: Callable[[], float], changed: Callable[[], None] = lambda: None) -> None:
         self._tier = tier
         self._clock = clock
+        self._changed = changed
         self._client: httpx.AsyncClient | None = None
         self._loops: dict[TargetSettings, asyncio.Task[None]] = {}
 
@@ -76,6 +77,7 @@ class Discovery:
                     logging.INFO if result is Probe.OK else logging.WARNING, "server %s %s", address, WORDS[result]
                 )
             was = result
+            self._changed()
             await asyncio.sleep(health.interval_s if result is Probe.OK else min(HURRY_S, health.interval_s))
 
     async def _ask(self, client: httpx.AsyncClient, settings: TargetSettings, health: HealthSettings) -> Probe:

@@ -28,6 +28,7 @@ _LOG = logging.getLogger(__name__)
 BACKLOG = 2048
 POLL_S = 0.05
 CUT_S = 1.0  # for connections that were cut to be gone
+WARM_UP_S = 5.0  # at most, for every target to have answered
 
 
 class HostedServer(uvicorn.Server):
@@ -143,13 +144,14 @@ def url_of(sock: socket.socket) -> str:
 class Lifecycle:
     """One process from its first socket to its exit.
 
-    unready: called when the process should no longer call itself ready. Background work is cancelled after
-    the last answer.
+    warm: whether the process knows enough to serve as well as one that has run for long. unready: called when it
+    should no longer call itself ready. Background work is cancelled after the last answer.
     """
 
-    def __init__(self, *, unready: Callable[[], None], notifier: Notifier) -> None:
+    def __init__(self, *, warm: Callable[[], bool], unready: Callable[[], None], notifier: Notifier) -> None:
         self.readiness_grace_s = 0.0
         self.drain_s = 0.0
+        self._warm = warm
         self._unready = unready
         self._notifier = notifier
         self._servers: list[tuple[HostedServer, socket.socket]] = []
@@ -202,8 +204,11 @@ class Lifecycle:
             loop.add_signal_handler(number, self._signalled, number)
         if self._on_hangup:
             loop.add_signal_handler(signal.SIGHUP, self._hung_up)
-        serving = [loop.create_task(server.serve(sockets=[sock])) for server, sock in self._servers]
         working = [loop.create_task(work()) for work in self._work]
+        if self._held:
+            # Its clients have been served so far, or wait: neither should meet a router that knows no server yet.
+            await self._until(lambda: self._warm() or self.stopping, WARM_UP_S)
+        serving = [loop.create_task(server.serve(sockets=[sock])) for server, sock in self._servers]
         stopping = loop.create_task(self._stop.wait())
         try:
             while not all(server.started for server, _ in self._servers):

@@ -120,6 +120,11 @@ class Router:
         """Whether a request could be served now."""
         return self.ready and self.tier.routable()
 
+    def warm(self) -> bool:
+        """Whether every target answers, and the root knows what the leaves of its own process serve."""
+        served = {name for leaf in self.local.values() for name in leaf.models()}
+        return served.issubset(self.tier.models()) and all(t.up for tier in self.tiers for t in tier.targets.values())
+
     # -- work beside requests ------------------------------------------------------------------------------
 
     async def keep_time(self) -> None:

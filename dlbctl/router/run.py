@@ -107,7 +107,7 @@ async def _leaf(source: Source[LeafFile], announce: Announce) -> None:
     file, token = source.read()
     tier, log = tier_of(file.tier(), _boot(), file.leaf.event_log)
     router = Router(tier, {}, asyncio.get_running_loop())
-    cell = ServedCell(tier, log, router.clock)
+    cell = ServedCell(tier, log, router)
     process = _Process(file, str(source.path), router)
     process.listen("listen", "listening", Listener(router, file.http))
     peers = PeerListener(router, file.http)
@@ -144,7 +144,7 @@ class _Process:
 
     def __init__(self, file: RootFile | LeafFile, name: str, router: Router) -> None:
         self.notifier = Notifier(os.environ)
-        self.life = Lifecycle(unready=router.unready, notifier=self.notifier)
+        self.life = Lifecycle(warm=router.warm, unready=router.unready, notifier=self.notifier)
         self._router = router
         admin = admin_address(file.section, file.role)
         self._sockets = open_sockets(file.section, admin, Inherited(os.environ), f"{name}: {file.role}")

@@ -16,8 +16,6 @@ from dlbctl.router.pace import Pace
 from dlbctl.router.roster import Roster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from dlbctl.core.settings import TargetSettings, TierSettings
     from dlbctl.core.tier import Tier
     from dlbctl.router.router import Router
@@ -26,11 +24,11 @@ if TYPE_CHECKING:
 class ServedCell:
     """A leaf tier, its servers as the file and an operator have them, and who asks these what they serve."""
 
-    def __init__(self, tier: Tier, log: EventLog | None, clock: Callable[[], float]) -> None:
+    def __init__(self, tier: Tier, log: EventLog | None, router: Router) -> None:
         self.tier = tier
         self.roster = Roster(tier.settings.targets)
         self._log = log
-        self._discovery = Discovery(tier, clock)
+        self._discovery = Discovery(tier, router.clock, lambda: router.changed())
 
     def __repr__(self) -> str:
         return f"<ServedCell {self.tier.settings.cell} {self.roster!r}>"
@@ -121,7 +119,7 @@ class LocalCells:
                 if address not in self.cells:
                     path = self._event_log and f"{self._event_log}.{quote(settings.cell, safe='')}"
                     tier, log = tier_of(settings, router.tier.boot, path)
-                    made[address] = ServedCell(tier, log, router.clock)
+                    made[address] = ServedCell(tier, log, router)
         except ConfigError:
             for cell in made.values():
                 cell.close()

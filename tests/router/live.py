@@ -186,7 +186,7 @@ async def leaf(
     if up:
         mark_up(router.tier)
     async with _running(router, limits or HttpLimits(), half_close=half_close, peer_port=peer_port) as live:
-        live.served = [ServedCell(router.tier, None, router.clock)]
+        live.served = [ServedCell(router.tier, None, router)]
         yield live
 
 
@@ -213,7 +213,7 @@ async def root(
     router.changed = pace.changed
     try:
         async with _running(router, limits or HttpLimits(), half_close=False) as live:
-            live.served = [ServedCell(tier, None, router.clock) for tier in inner.values()]
+            live.served = [ServedCell(tier, None, router) for tier in inner.values()]
             yield live
     finally:
         pace.stop()

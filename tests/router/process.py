@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,15 +65,47 @@ class Running:
         return self.process.returncode, self.said + errors.decode()
 
 
-async def launch(role: str, config: Path) -> Process:
-    arguments = (sys.executable, "-m", "dlbctl", role, "--config", str(config))
-    return await asyncio.create_subprocess_exec(*arguments, stdout=PIPE, stderr=PIPE)
+# Puts sockets where sd_listen_fds(3) has them, then becomes the command: a supervisor in a few lines.
+HAND_OVER = """
+import fcntl, os, sys
+fds, names, *command = sys.argv[1:]
+moved = [fcntl.fcntl(int(fd), fcntl.F_DUPFD, 100) for fd in fds.split(",")]
+for fd in fds.split(","):
+    os.close(int(fd))
+for place, fd in enumerate(moved, 3):
+    os.dup2(fd, place)
+    os.close(fd)
+os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(moved)), "LISTEN_FDNAMES": names}
+os.execv(sys.executable, [sys.executable, *command])
+"""
+Named = Sequence[tuple[str, socket.socket]]
+
+
+async def launch(
+    role: str, config: Path, *, sockets: Named = (), environment: Mapping[str, str] | None = None
+) -> Process:
+    """Start a router. sockets: handed over to it, by name."""
+    arguments = ["-m", "dlbctl", role, "--config", str(config)]
+    fds = [sock.fileno() for _, sock in sockets]
+    if sockets:
+        names = ":".join(name for name, _ in sockets)
+        arguments = ["-c", HAND_OVER, ",".join(map(str, fds)), names, *arguments]
+    return await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, stdout=PIPE, stderr=PIPE, pass_fds=fds, env=os.environ | dict(environment or {})
+    )
 
 
 @contextlib.asynccontextmanager
-async def running(role: str, config: Path, listeners: int) -> AsyncIterator[Running]:
+async def running(
+    role: str,
+    config: Path,
+    listeners: int,
+    *,
+    sockets: Named = (),
+    environment: Mapping[str, str] | None = None,
+) -> AsyncIterator[Running]:
     """A process that runs for the length of a block, at most."""
-    process = await launch(role, config)
+    process = await launch(role, config, sockets=sockets, environment=environment)
     try:
         assert process.stdout is not None
         lines = [(await process.stdout.readline()).decode().split() for _ in range(listeners)]

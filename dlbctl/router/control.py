@@ -135,6 +135,9 @@ class Control:
         server.check("server")
         served = self._cell(cell)
         target = server.target()
+        for other in self._served():
+            if other is not served and any(known.addresses == target.addresses for known in other.roster.servers):
+                raise DlbctlError(f"{server.url} is a server of cell {other.tier.settings.cell} already")
         served.roster.add(target)
         return self._followed(served, f"server {target.name} ({target.addresses[0]})", "none -> added", by)
 

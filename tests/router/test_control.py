@@ -84,8 +84,8 @@ async def test_a_drained_server_ends_what_it_has_and_gets_nothing_new(by: str) -
 async def test_a_cell_and_each_of_its_leaves_can_be_drained_at_a_root() -> None:
     async with (
         serving(engine(plain)) as behind,
-        leaf([server("s1", behind.port)]) as one,
-        leaf([server("s2", behind.port)]) as two,
+        leaf([server("s1", behind.port)], cell="eu") as one,
+        leaf([server("s2", behind.port)], cell="eu") as two,
         probing([cell("eu", one.peer_port, two.peer_port), cell("us")]) as live,
         admin_of(live) as asked,
     ):
@@ -218,6 +218,7 @@ async def test_a_server_that_cannot_be_added_or_removed_says_why() -> None:
             (of_leaf, add(of_leaf, "http://x:1", "eu"), "no cell 'eu' is served from this process\n  name one of: c1"),
             (of_leaf, remove(of_leaf, "two"), "there is no 'two' here\n  there is: server one of cell c1"),
             (of_root, add(of_root, "http://x:1"), "several cells are served here\n  name one of: eu, us"),
+            (of_root, add(of_root, "http://127.0.0.1:1", "us"), "http://127.0.0.1:1 is a server of cell eu already"),
             (of_root, remove(of_root, "eu"), "there is no 'eu' here\n  there is: server eu-0 of cell eu, server"),
             (of_remote, add(of_remote, "http://x:1", "eu"), "this root serves no cell from its own process\n"),
         ):

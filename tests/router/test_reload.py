@@ -205,7 +205,7 @@ async def test_cells_of_its_own_process_come_go_and_change_and_the_log_runs_agai
             file.write(cell("us", two), cell("ap", three))
             assert (await reload(asked))[1] == {"cell[ap]": "added", "cell[eu]": "removed"}
             await eventually(lambda: answers_from("us", "ap"))
-            file.write(cell("us", two, one), cell("eu", one))  # gone and come again, and one that grows
+            file.write(cell("us", two, three), cell("eu", one))  # one that grows, one gone and come again
             assert (await reload(asked))[0] == 200
             await eventually(lambda: answers_from("us", "eu"))
             await eventually(lambda: grown(asked))
@@ -223,7 +223,7 @@ async def grown(asked: Api) -> bool:
 
 @on_loop
 async def test_a_cell_that_is_given_leaves_in_place_of_servers_is_asked_at_these(tmp_path: Path) -> None:
-    async with serving(engine(plain)) as one, leaf([server("s", one.port)]) as eu:
+    async with serving(engine(plain)) as one, leaf([server("s", one.port)], cell="eu") as eu:
         file = File(tmp_path, "root").write(cell("eu", one))
         async with file.runs() as (made, asked):
             assert [row["leaf"] for row in await asked.get("servers")] == [""]
@@ -237,7 +237,7 @@ async def test_a_cell_that_is_given_leaves_in_place_of_servers_is_asked_at_these
 @on_loop
 async def test_subscriptions_and_pings_follow_the_leaves_and_leave_the_others_alone() -> None:
     """Case 15 for a root: one stream and one ping to each leaf there is, none to one that is gone."""
-    async with leaf([server("s", 1)]) as one, leaf([server("s", 1)]) as two, leaf([server("s", 1)]) as three:
+    async with leaf([], cell="eu") as one, leaf([], cell="eu") as two, leaf([], cell="eu") as three:
         first, second, third = (f"http://127.0.0.1:{live.peer_port}" for live in (one, two, three))
         async with root([TargetSettings("eu", (first, second))]) as live:
             prober = Prober(live.router, 10.0)

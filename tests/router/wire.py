@@ -77,7 +77,7 @@ class Client:
         elif coding is not None:
             assert coding == b"chunked"
             assert length is None, "an answer must not have both framings"
-            answer.body, answer.whole = await self._chunks()
+            answer.body, answer.whole = await self.chunks()
         elif length is not None:
             answer.body, answer.whole = await self._exactly(int(length))
         else:
@@ -111,7 +111,8 @@ class Client:
         except asyncio.IncompleteReadError as error:
             return error.partial, False
 
-    async def _chunks(self) -> tuple[bytes, bool]:
+    async def chunks(self) -> tuple[bytes, bool]:
+        """A chunked body after its head has been read; whether it is whole."""
         body = b""
         while True:
             line = await self.reader.readline()

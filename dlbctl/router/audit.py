@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,14 +21,14 @@ _LOG = logging.getLogger(__name__)
 
 
 class Audit:
-    """Of one router. drift: by tier, how many leaked exchanges and wrong counts were found so far."""
+    """Of one router. drift: by role and cell of a tier, how many leaked exchanges and wrong counts were found."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
-        self.drift = dict.fromkeys(router.tiers, 0)
+        self.drift: Counter[tuple[str, str]] = Counter()
 
     def __repr__(self) -> str:
-        return f"<Audit of {self._router!r}, {sum(self.drift.values())} found>"
+        return f"<Audit of {self._router!r}, {self.drift.total()} found>"
 
     async def run(self) -> None:
         """Look once a second, until cancelled."""
@@ -40,7 +41,8 @@ class Audit:
         held: dict[Tier, list[int]] = {tier: [] for tier in self._router.tiers}
         for relay in self._router.ledger.open.values():
             for tier, number in relay.held():
-                held[tier].append(number)
+                # A tier that a reload took away ends what it has under way, and counts that truly too.
+                held.setdefault(tier, []).append(number)
         now_s = self._router.clock()
         for tier, numbers in held.items():
             found = tier.audited(now_s, tuple(numbers))
@@ -48,4 +50,4 @@ class Audit:
                 _LOG.error("audit: %r: exchange %d was counted and nobody served it; taken off", tier, number)
             for words in found.counts:
                 _LOG.error("audit: %r: miscounted and put right: %s", tier, words)
-            self.drift[tier] += len(found.leaked) + len(found.counts)
+            self.drift[tier.role, tier.settings.cell] += len(found.leaked) + len(found.counts)

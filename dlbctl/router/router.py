@@ -52,7 +52,6 @@ class Router:
     ) -> None:
         self.tier = tier
         self.local = local
-        self.tiers = (tier, *local.values())
         self.token = token
         self.accept_priority = accept_priority
         self.loop = loop
@@ -77,6 +76,11 @@ class Router:
 
     def __repr__(self) -> str:
         return f"<Router {self.tier!r}>"
+
+    @property
+    def tiers(self) -> list[Tier]:
+        """Every tier of this process, the one requests enter first. Those of local cells may come and go."""
+        return [self.tier, *self.local.values()]
 
     def pool(self, address: str) -> Pool:
         """The connections to an address."""

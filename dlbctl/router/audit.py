@@ -21,14 +21,14 @@ _LOG = logging.getLogger(__name__)
 
 
 class Audit:
-    """Of one router. drift: by role and cell of the tier, leaked exchanges and wrong counts found so far."""
+    """Of one router. drift: by role and cell of a tier, how many leaked exchanges and wrong counts were found."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
-        self.drift = Counter({(tier.role, tier.settings.cell): 0 for tier in router.tiers})
+        self.drift: Counter[tuple[str, str]] = Counter()
 
     def __repr__(self) -> str:
-        return f"<Audit of {self._router!r}, {sum(self.drift.values())} found>"
+        return f"<Audit of {self._router!r}, {self.drift.total()} found>"
 
     async def run(self) -> None:
         """Look once a second, until cancelled."""
@@ -41,7 +41,8 @@ class Audit:
         held: dict[Tier, list[int]] = {tier: [] for tier in self._router.tiers}
         for relay in self._router.ledger.open.values():
             for tier, number in relay.held():
-                held.setdefault(tier, []).append(number)  # a cell that is served no more may still have some
+                # A tier that a reload took away ends what it has under way, and counts that truly too.
+                held.setdefault(tier, []).append(number)
         now_s = self._router.clock()
         for tier, numbers in held.items():
             found = tier.audited(now_s, tuple(numbers))

@@ -77,8 +77,9 @@ class Metrics:
         drift = CounterMetricFamily(
             "dlbctl_audit_drift", "Leaked or wrong counts that the audit found and put right.", labels=["tier", "cell"]
         )
-        for place, found in router.audit.drift.items():
-            drift.add_metric(place, found)
+        for tier in router.tiers:
+            place = (tier.role, tier.settings.cell)
+            drift.add_metric(place, router.audit.drift[place])
         yield drift
         lag = HistogramMetricFamily(
             "dlbctl_event_loop_lag_seconds", "How late the event loop runs, sampled four times a second.", labels=[]

@@ -75,6 +75,11 @@ class Router:
     def __repr__(self) -> str:
         return f"<Router {self.tier!r}>"
 
+    @property
+    def tiers(self) -> list[Tier]:
+        """Every tier of this process, the one requests enter first. Those of local cells may come and go."""
+        return [self.tier, *self.local.values()]
+
     def pool(self, address: str) -> Pool:
         """The connections to an address."""
         pool = self._pools.get(address)

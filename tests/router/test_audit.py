@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from dlbctl.core.settings import TierSettings
+from dlbctl.core.tier import Tier
 
 from .live import Live, assert_idle, chain, client_of, leaf, on_loop, root, server, until
 from .scripted import Connection, answering, chunk, serving, sized
@@ -67,9 +68,27 @@ async def test_a_relay_that_is_lost_under_two_tiers_is_found_in_both() -> None:
             await client.reader.readuntil(EVENT)
             lose(live)
             live.router.audit.look()
-            assert list(live.router.audit.drift.values()) == [1, 1]
+            assert live.router.audit.drift == {("root", "here"): 1, ("leaf", "eu"): 1}
             for tier in live.tiers:
                 assert_idle(tier)
+
+
+@on_loop
+async def test_a_tier_that_came_or_went_is_looked_at_for_as_long_as_it_counts() -> None:
+    async with serving(streaming) as engine:
+        cell = TierSettings("leaf", "eu", (server("s", engine.port),), seed=1)
+        async with root([], local=[cell]) as live, client_of(live) as client:
+            await client.send(chat())
+            await client.reader.readuntil(EVENT)
+            gone = live.router.local.pop("local:eu")
+            live.router.audit.look()
+            assert gone.exchanges, "still served"
+            client.abort()
+            await live.settled()
+            live.router.local["local:us"] = Tier(TierSettings("leaf", "us", (server("s", 1),), seed=1), "boot")
+            live.router.local["local:us"].targets["s"].in_flight = 1
+            live.router.audit.look()
+            assert live.router.audit.drift == {("root", "here"): 0, ("leaf", "eu"): 0, ("leaf", "us"): 1}
 
 
 @on_loop

@@ -26,6 +26,7 @@ from .test_upstream_faults import EVENT, STREAM_HEAD, close_at_once, closing_whe
 from .test_waiting import ask, gated
 from .wire import chat, get, post
 
+PATIENT = Timeouts(connect_s=60.0)  # a machine with much to do must not end what is watched
 QUICK = Timeouts(connect_s=0.2, first_byte_s=0.1, idle_s=0.1)
 USAGE = b'{"usage":{"prompt_tokens":12,"completion_tokens":7,"prompt_tokens_details":{"cached_tokens":4}}}'
 BEGUN = STREAM_HEAD + chunk(EVENT)
@@ -96,7 +97,7 @@ async def test_a_client_that_leaves_is_counted_as_leaving_wherever_it_does(tmp_p
         await client.reader.readuntil(EVENT)
         client.abort()
         await live.settled()
-        async with full_backlog() as port, leaf([server("s", port)]) as slow:
+        async with full_backlog() as port, leaf([server("s", port)], timeouts=PATIENT) as slow:
             slow.router.ledger.access_log = AccessLog(str(tmp_path / "slow"))
             async with client_of(slow) as early:
                 await early.send(chat())
@@ -286,7 +287,7 @@ async def test_open_requests_tell_how_far_they_are() -> None:
 
 @on_loop
 async def test_a_request_that_waits_for_a_connection_is_open() -> None:
-    async with full_backlog() as port, leaf([server("s", port)]) as live, client_of(live) as client:
+    async with full_backlog() as port, leaf([server("s", port)], timeouts=PATIENT) as live, client_of(live) as client:
         await client.send(chat())
         await until(lambda: [row.phase for row in rows(live)] == ["connecting"])
         client.abort()

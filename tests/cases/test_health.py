@@ -320,6 +320,7 @@ async def test_case_32_when_all_are_ejected_all_are_used_and_that_is_said() -> N
             assert {(await client.ask(chat())).status for _ in range(4)} == {500}
             assert {target.health.standing for target in live.tier.targets.values()} == {Standing.OUT}
             assert [row["panic"] for row in await asked.get("endpoints")] == [True]
+            assert 'dlbctl_panic{cell="c1",endpoint="m",tier="leaf"} 1.0' in (await asked.client.get("/metrics")).text
             assert live.router.routable()
             well = True
             assert {(await client.ask(chat())).status for _ in range(20)} == {200}

@@ -136,12 +136,14 @@ BODY = b'{"model":"m","user":"sk-secret-5","messages":[{"role":"user","content":
 
 @on_loop
 async def test_case_46_no_dump_log_or_admin_answer_holds_a_secret(tmp_path: Path) -> None:
-    """Credentials of clients, of peers and in URLs: in no log, event log or admin answer. caddy#7566."""
+    """Credentials of clients, of peers and in URLs: in no log of any kind and no admin answer. caddy#7566."""
     (tmp_path / "token").write_text("sk-secret-7\n")
 
     async def failing(connection: Connection) -> None:
         heard = await connection.hear()
-        if b"sk-secret-8" in heard.url:
+        if b"sk-secret-10" in heard.url:
+            await connection.left()
+        elif b"sk-secret-8" in heard.url:
             connection.reset()
         else:
             await connection.send(sized(b"{}", extra=b"Set-Cookie: sk-secret-9\r\n"))
@@ -157,13 +159,16 @@ async def test_case_46_no_dump_log_or_admin_answer_holds_a_secret(tmp_path: Path
                 assert (await process.ask(post(b'{"model":"sk"', extra=SECRETS))).status == 400
                 assert (await process.ask(get("/sk?key=sk-secret-8", SECRETS))).status == 404
                 assert (await process.ask(b"POST /v1/x HTTP/1.1\r\n" + SECRETS + b"\r\n")).status == 400
+                stuck = await Client.connect(process.ports["listening"])
+                await stuck.send(post(BODY, "/v1/completions?api_key=sk-secret-10", SECRETS))
                 shown = await admin_answers(tmp_path / "root.sock")
+                stuck.abort()
                 process.signal(signal.SIGTERM)
                 code, errors = await process.ended()
     assert code == 0
-    written = everything_in(tmp_path, "events*")
-    assert '"m"' in written
-    for told in (shown, errors, written):
+    events, access = everything_in(tmp_path, "events*"), everything_in(tmp_path, "access.log")
+    assert all('"m"' in told for told in (shown, events, access))
+    for told in (shown, errors, events, access):
         assert "sk-secret" not in told
 
 
@@ -180,6 +185,8 @@ admin = "unix:{folder}/root.sock"
 peer_token_file = "{folder}/token"
 event_log = "{folder}/events"
 readiness_grace_s = 0.0
+[access_log]
+path = "{folder}/access.log"
 [[cell]]
 name = "eu"
 [[cell.server]]
@@ -196,7 +203,8 @@ async def admin_answers(path: Path) -> str:
     """Everything that the admin listener shows, and what it says to what it does not understand."""
     transport = httpx.AsyncHTTPTransport(uds=str(path))
     async with httpx.AsyncClient(transport=transport, base_url="http://router", trust_env=False) as client:
-        answers = [await client.get(f"/v1/{what}") for what in ("info", "cells", "endpoints", "servers", "curves")]
+        known = ("info", "cells", "endpoints", "servers", "curves", "requests")
+        answers = [await client.get(path) for path in ("/metrics", *(f"/v1/{what}" for what in known))]
         assert {answer.status_code for answer in answers} == {200}
         answers.append(await client.put("/v1/policy/m", content=b'{"cost":"nope"}'))
         answers.append(await client.get("/nope"))

@@ -15,7 +15,8 @@ from dlbctl.router.downstream import Downstream
 from dlbctl.router.request import Refusal
 
 if TYPE_CHECKING:
-    from dlbctl.router.request import HttpLimits, Request
+    from dlbctl.router.limits import HttpLimits
+    from dlbctl.router.request import Request
     from dlbctl.router.router import Router
 
 # Paths of inference servers outside /v1/: SGLang's and llama.cpp's own.

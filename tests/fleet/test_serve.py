@@ -18,9 +18,9 @@ import pytest
 from dlbctl.core.errors import UnreachableError, UsageError
 from dlbctl.fleet.relay_control import send_command
 from dlbctl.fleet.run_folder import FleetRecord, fresh_folder, read_record, stop_fleet
+from tests.package import FOLDER
 
 RUN_FLEET = Path(__file__).with_name("run_fleet.py")
-PACKAGE = Path(__file__).parents[2]
 # One region needs three processes and no relay, two need seven.
 ONE = '[[region]]\nname = "a"\nengines = 2\n{a}\n'
 TWO = ONE + '[[region]]\nname = "b"\nengines = 1\n{b}\n[delay_ms.a]\nb = 3\n'
@@ -37,7 +37,7 @@ class Fleet:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(PACKAGE)},
+            env={**os.environ, "PYTHONPATH": str(FOLDER)},
         )
 
     def ready(self) -> FleetRecord:

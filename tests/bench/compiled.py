@@ -20,7 +20,7 @@ _MADE_FROM = FOLDER / ".made-from"
 
 
 class BuildError(Exception):
-    """The package could not be compiled; the text is what the installer said."""
+    """The package could not be compiled; the text ends what the installer said."""
 
 
 def package() -> Path:
@@ -55,7 +55,7 @@ def _install() -> None:
     environment = os.environ | {"DLBCTL_COMPILE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise BuildError(done.stdout + done.stderr)
+        raise BuildError((done.stdout + done.stderr)[-4000:])
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ MODULES = [
     *sorted(glob("dlbctl/core/mechanisms/[a-z]*.py")),
     "dlbctl/router/downstream.py",
     "dlbctl/router/eventlog.py",  # its tier is a subclass, and a compiled class has no interpreted ones
+    "dlbctl/router/facts.py",
     "dlbctl/router/http1.py",
     "dlbctl/router/listener.py",
     "dlbctl/router/relay.py",

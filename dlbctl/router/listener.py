@@ -56,7 +56,8 @@ class Listener:
         elif path.startswith(b"/v1/models/") and request.method in {b"GET", b"HEAD"}:
             self._model(downstream, request, unquote(path.removeprefix(b"/v1/models/")))
         elif path.startswith(b"/v1/") or path in NATIVE_PATHS:
-            if b"/." in path or b"%2e" in path.lower():
+            # `find`, because bytes `in` bytes first takes them for a number and has that fail.
+            if path.find(b"/.") >= 0 or path.lower().find(b"%2e") >= 0:
                 # A server that resolves them would be reached outside /v1/.
                 _refuse(downstream, request, 400, "dot_segments", "a path with dot segments is not forwarded")
             else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dlbctl.router.http1 import HOP_BY_HOP, PEER_PREFIX, Headers
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from dlbctl.router.limits import HttpLimits
 
 # `uri-host [ ":" port ]` of RFC 9110 section 7.2, or nothing; wider in what an address in brackets may be.
-_HOST = re.compile(rb"(?:(?:[A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?)?")
+_HOST: Final = re.compile(rb"(?:(?:[A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?)?")
 # What is looked at or set anew by this hop; every other header travels on as it came.
-OF_INTEREST = HOP_BY_HOP | {
+OF_INTEREST: Final = HOP_BY_HOP | {
     b"content-type",
     b"x-request-id",
     b"x-forwarded-for",

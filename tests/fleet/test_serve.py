@@ -56,6 +56,19 @@ class Fleet:
 Start = Callable[..., Fleet]
 
 
+def test_a_fleet_runs_the_dlbctl_that_starts_it_wherever_the_user_stands(tmp_path: Path) -> None:
+    """A checkout of other sources, say: `python -m` looks there first."""
+    (tmp_path / "dlbctl").mkdir()
+    (tmp_path / "dlbctl" / "__init__.py").write_text("raise SystemExit(9)")
+    run = "import subprocess, sys; sys.exit(subprocess.run([*Programs().leaf, '--help']).returncode)"
+    code = f"from dlbctl.fleet.supervisor import Programs; {run}"
+    environment = {**os.environ, "PYTHONPATH": str(FOLDER)}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, env=environment, capture_output=True, check=False
+    )
+    assert done.returncode == 0
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     fleets: list[Fleet] = []

@@ -1,4 +1,4 @@
-"""Compiles the request path with mypyc when a wheel is built; the rest of the packaging is in pyproject.toml.
+"""Compiles the request path with mypyc when a wheel is built; which modules that is says pyproject.toml.
 
 An editable installation stays interpreted, so that edits take effect. So does a wheel that is built where there is
 no C compiler or no `Python.h`; it then runs on every platform.
@@ -13,34 +13,13 @@ import os
 import shutil
 import sys
 import tempfile
+import tomllib
 from glob import glob
 from pathlib import Path
 
 from setuptools import Distribution, Extension, setup
 from setuptools.errors import BaseError, CCompilerError
 
-# Everything that runs for each request, as far as it defines no msgspec structures: mypyc loses their annotations.
-MODULES = [
-    "dlbctl/core/decay.py",
-    "dlbctl/core/endpoint.py",
-    "dlbctl/core/exchange.py",
-    "dlbctl/core/on_the_way.py",
-    "dlbctl/core/target.py",
-    "dlbctl/core/tier.py",
-    *sorted(glob("dlbctl/core/costs/[a-z]*.py")),
-    *sorted(glob("dlbctl/core/mechanisms/[a-z]*.py")),
-    "dlbctl/router/downstream.py",
-    "dlbctl/router/eventlog.py",  # its tier is a subclass, and a compiled class has no interpreted ones
-    "dlbctl/router/facts.py",
-    "dlbctl/router/http1.py",
-    "dlbctl/router/listener.py",
-    "dlbctl/router/relay.py",
-    "dlbctl/router/request.py",
-    "dlbctl/router/router.py",
-    "dlbctl/router/upstream.py",
-    "dlbctl/router/usage.py",
-    "dlbctl/router/wheel.py",
-]
 # Types of compiled modules count, not complaints about others; what those import (numpy) need not be there.
 MYPY_OPTIONS = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
 
@@ -86,8 +65,10 @@ def compiled(folder: Path) -> list[Extension]:
     """Have mypyc turn the modules into C."""
     from mypyc.build import mypycify
 
+    patterns = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["tool"]["dlbctl"]["compiled"]
+    modules = [path for pattern in patterns for path in sorted(glob(pattern))]
     options = [*MYPY_OPTIONS, f"--cache-dir={folder / 'mypy'}"]
-    made = mypycify([*options, *MODULES], target_dir=str(folder), group_name="dlbctl")
+    made = mypycify([*options, *modules], target_dir=str(folder), group_name="dlbctl")
     for extension in made:
         # Another compiler's new warning about generated code is no reason not to install.
         extension.extra_compile_args = [flag for flag in extension.extra_compile_args if flag != "-Werror"]

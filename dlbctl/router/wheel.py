@@ -14,7 +14,7 @@ from typing import Final, Protocol
 TICK_S: Final = 0.1
 # A connection is looked at within this long, however far away its deadline: one that has ended must not be kept
 # until a deadline of ten minutes would have come.
-FAR_TICKS = round(30.0 / TICK_S)
+FAR_TICKS: Final = round(30.0 / TICK_S)
 NEVER: Final = float("inf")
 
 _LOG = logging.getLogger(__name__)

@@ -88,7 +88,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it may end between the two steps of reading
         return False
 
 

@@ -4,11 +4,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-slow check format man bench clean
+.PHONY: help demo build test test-compiled test-slow check format man bench clean
 
 help:
 	@echo 'make demo       a three-region fleet on this machine: replay, curves, a live switch of policy'
 	@echo 'make test       the quick tests (minutes)'
+	@echo 'make build      the package with its request path compiled, in build/compiled; `make test-compiled` tests it'
 	@echo 'make test-slow  long runs and runs against a real engine'
 	@echo 'make check      format, lint, types'
 	@echo 'make man        write the man pages anew from the code'
@@ -33,6 +34,15 @@ demo: $(BIN)/dlbctl
 test: $(VENV)/.dev
 	$(BIN)/pytest -n 2 -m 'not slow and not real'
 
+build: $(VENV)/.dev
+	$(BIN)/python tests/bench/compiled.py
+
+# From that folder, so that `python -m dlbctl` in child processes finds what is there and not the sources.
+test-compiled: build
+	cd build/compiled && DLBCTL_TESTED=compiled PYTHONPATH="$(CURDIR)/build/compiled" \
+	  "$(CURDIR)/$(BIN)/pytest" -c "$(CURDIR)/pyproject.toml" --rootdir "$(CURDIR)" \
+	  -o pythonpath="build/compiled . tests/bench man" -n 2 -m 'not slow and not real' "$(CURDIR)/tests"
+
 test-slow: $(VENV)/.real
 	$(BIN)/pytest -m 'slow or real' --timeout 300
 
@@ -53,4 +63,4 @@ bench: $(VENV)/.dev
 	$(BIN)/python tests/bench/hop.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from dlbctl import __version__
+from dlbctl import __version__, is_compiled
 from dlbctl.commands import check, drain, engine, inspect, kill, leaf, policy, reload, replay, root, server, up
 from dlbctl.commands.output import complain
 from dlbctl.core.errors import DlbctlError
@@ -23,7 +23,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"dlbctl {__version__}")
+        typer.echo(f"dlbctl {__version__} ({'compiled' if is_compiled() else 'interpreted'})")
         raise typer.Exit
 
 

@@ -23,7 +23,9 @@ from dlbctl.core.policy import COSTS, MECHANISMS
 from dlbctl.core.settings import EndpointSettings, Limits, Timeouts
 from dlbctl.fleet.settings import FleetSettings, Override, Region, load_fleet
 from dlbctl.router import config, sections
-from dlbctl.router.request import HttpLimits
+from dlbctl.router.limits import HttpLimits
+
+from .package import FOLDER
 
 TREE = Path(__file__).parent.parent
 MAN = TREE / "man"
@@ -41,7 +43,7 @@ needs_mandoc = pytest.mark.skipif(shutil.which("mandoc") is None, reason="mandoc
 
 def make_man(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(MAN / "make_man.py"), *map(str, arguments)]
-    environment = os.environ | {"PYTHONPATH": str(TREE)}
+    environment = os.environ | {"PYTHONPATH": str(FOLDER)}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
 
 

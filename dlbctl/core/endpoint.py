@@ -114,7 +114,7 @@ class Endpoint:
             c.target.settings.slots or c.target.health.standing is not Standing.IN for c in self.routable
         )
         self.rif = sum(c.target.in_flight for c in self.routable if c.counted)
-        self.k = sum(c.k for c in self.routable)
+        self.k = sum((c.k for c in self.routable), 0.0)
         cost = self.wanted_cost
         while cost.fallback and not all(cost.ready(c) for c in self.routable):
             cost = Cost.load(cost.fallback)
@@ -149,7 +149,7 @@ class Endpoint:
 
     def expected_wait_s(self, now_s: float, ahead: int) -> float:
         """How long until so many requests and one more have found room, at the rate at which requests end now."""
-        ends_per_s = sum(candidate.requests.rate(now_s) for candidate in self.candidates.values())
+        ends_per_s = sum((candidate.requests.rate(now_s) for candidate in self.candidates.values()), 0.0)
         return (ahead + 1) / ends_per_s if ends_per_s > RATE_KNOWN_PER_S else 0.0
 
     def choose(self, now_s: float, exchange: Exchange, rng: random.Random) -> tuple[Candidate, str] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from dlbctl.core.endpoint import Endpoint
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dlbctl.core.target import Candidate
 
 
-NEVER = float("inf")
+NEVER: Final = float("inf")
 
 
 class Phase(IntEnum):
@@ -27,7 +27,7 @@ class Phase(IntEnum):
 # MOVES[from][to], in the order of Phase. A retry goes back to CONNECTING (or QUEUED), but never once an answer
 # has begun. An outer tier, whose inner one retries by itself, sees the same attempt start twice: WAITING to WAITING.
 # A matrix, because a member of an enum in a set costs a Python call to hash.
-MOVES = (
+MOVES: Final[tuple[tuple[bool, ...], ...]] = (
     (False, True, False, False, True),
     (True, True, True, False, True),
     (True, True, True, True, True),

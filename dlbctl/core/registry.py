@@ -5,6 +5,7 @@ Names are listed without importing anything, so that the command line stays quic
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 from types import ModuleType
@@ -30,8 +31,14 @@ class Registry:
         """The module of that name. ConfigError names the nearest one when there is none."""
         if name not in self.names():
             raise ConfigError(f"{where}: there is no {self.kind} {name!r}", hint=f"one of: {', '.join(self.names())}")
-        return importlib.import_module(f"{self._package.__name__}.{name.replace('-', '_')}")
+        return importlib.import_module(f"{self._package.__name__}.{_module(name)}")
 
     def summary(self, name: str) -> str:
-        """The first line of that module's docstring."""
-        return (self.load(name, where=self.kind).__doc__ or "").strip().splitlines()[0]
+        """The first line of that module's docstring, from its source: a compiled module has none."""
+        source = pkgutil.get_data(self._package.__name__, f"{_module(name)}.py")
+        assert source is not None
+        return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+
+
+def _module(name: str) -> str:
+    return name.replace("-", "_")

@@ -270,14 +270,14 @@ class Tier(Surroundings):
     def _report_endpoint(self, now_s: float, endpoint: Endpoint) -> EndpointState:
         estimator = self.estimators.get(endpoint.name)
         curve = estimator.curve if estimator else None
-        work_s = sum(candidate.work_s for candidate in endpoint.routable)
-        work_s += sum(exchange.prefill_s + exchange.decode_s for exchange in endpoint.queue)
+        work_s = sum((candidate.work_s for candidate in endpoint.routable), 0.0)
+        work_s += sum((exchange.prefill_s + exchange.decode_s for exchange in endpoint.queue), 0.0)
         return EndpointState(
             rif=endpoint.rif + len(endpoint.queue),
             k=endpoint.k,
             queued_s=work_s / endpoint.k if endpoint.k else 0.0,
-            errors=round(sum(c.errors.read(now_s) for c in endpoint.candidates.values()), 3),
-            requests=round(sum(c.requests.read(now_s) for c in endpoint.candidates.values()), 3),
+            errors=round(sum((c.errors.read(now_s) for c in endpoint.candidates.values()), 0.0), 3),
+            requests=round(sum((c.requests.read(now_s) for c in endpoint.candidates.values()), 0.0), 3),
             received=dict(endpoint.received),
             curve_version=curve.version if curve else 0,
             curve=curve,

@@ -7,14 +7,19 @@ import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import dlbctl
 from dlbctl.fleet.child import Child, describe
 from dlbctl.fleet.generated import leaf_tables, relay_tables, root_tables, write_toml
 from dlbctl.fleet.run_folder import FleetRecord, LinkRecord, RegionRecord, RunFolder
 from dlbctl.fleet.settings import FleetSettings, Region
 
-_DLBCTL = (sys.executable, "-m", "dlbctl")
+# The dlbctl that runs this: not (-P) what a folder named so holds where the user stands, unless this one is from there.
+_STANDS_IN_IT = Path.cwd() == Path(dlbctl.__file__).parents[1]
+_MODULE = (sys.executable, "-m") if _STANDS_IN_IT else (sys.executable, "-P", "-m")
+_DLBCTL = (*_MODULE, "dlbctl")
 # A cold start of a dozen interpreters on two busy cores takes a while; a hung one has to be told apart from that.
 START_TIMEOUT_S = 60.0
 # Roots go first, while what they stream from still lives; both together leave Ctrl-C under ten seconds.
@@ -29,7 +34,7 @@ class Programs:
     engine: tuple[str, ...] = (*_DLBCTL, "engine")
     leaf: tuple[str, ...] = (*_DLBCTL, "leaf")
     root: tuple[str, ...] = (*_DLBCTL, "root")
-    relay: tuple[str, ...] = (sys.executable, "-m", "dlbctl.fleet.delay_relay")
+    relay: tuple[str, ...] = (*_MODULE, "dlbctl.fleet.delay_relay")
 
 
 class Supervisor:

@@ -24,7 +24,7 @@ from dlbctl.core.settings import (
     TierSettings,
     Timeouts,
 )
-from dlbctl.router.request import HttpLimits
+from dlbctl.router.limits import HttpLimits
 from dlbctl.router.sections import (
     AccessLogSection,
     CellSection,

@@ -95,7 +95,7 @@ class EventLog:
             self._file = self._begin()
         except OSError as error:
             raise ConfigError(f"event_log: {path}: cannot be written: {error.strerror or error}") from error
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="event-log")
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="event-log")
         self._writing: Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -119,12 +119,12 @@ class EventLog:
         """Have what is waiting written, unless the last flush is still being written."""
         if self._waiting and (self._writing is None or self._writing.done()):
             data, self._waiting = self._waiting, bytearray()
-            self._writing = self._thread.submit(self._write, data)
+            self._writing = self._writer.submit(self._write, data)
 
     def close(self) -> None:
         """Write what is left."""
-        self._thread.submit(self._write, self._waiting)
-        self._thread.shutdown(wait=True)
+        self._writer.submit(self._write, self._waiting)
+        self._writer.shutdown(wait=True)
         self.ended = self.ended or "closed"
         self._file.close()
 

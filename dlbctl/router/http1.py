@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import Final
 
 import msgspec
 
@@ -10,7 +11,7 @@ Headers = list[tuple[bytes, bytes]]
 
 # Between one hop and the next only, or set anew by this hop. A header named in `Connection` is not dropped
 # for that: a client must not be able to remove what a proxy added (traefik#8319).
-HOP_BY_HOP = frozenset(
+HOP_BY_HOP: Final = frozenset(
     {
         b"connection",
         b"keep-alive",
@@ -26,9 +27,9 @@ HOP_BY_HOP = frozenset(
     }
 )
 # Ours alone: taken from authenticated peers, dropped from everyone else, never shown to a client.
-PEER_PREFIX = b"dlb-"
+PEER_PREFIX: Final = b"dlb-"
 
-REASONS: dict[int, bytes] = {status.value: status.phrase.encode() for status in HTTPStatus}
+REASONS: Final[dict[int, bytes]] = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
 def answer(status: int, body: bytes, *, content_type: bytes = b"application/json", extra: bytes = b"") -> bytes:

@@ -15,7 +15,8 @@ from dlbctl.router.downstream import Downstream
 from dlbctl.router.request import Refusal
 
 if TYPE_CHECKING:
-    from dlbctl.router.request import HttpLimits, Request
+    from dlbctl.router.limits import HttpLimits
+    from dlbctl.router.request import Request
     from dlbctl.router.router import Router
 
 # Paths of inference servers outside /v1/: SGLang's and llama.cpp's own.
@@ -55,7 +56,8 @@ class Listener:
         elif path.startswith(b"/v1/models/") and request.method in {b"GET", b"HEAD"}:
             self._model(downstream, request, unquote(path.removeprefix(b"/v1/models/")))
         elif path.startswith(b"/v1/") or path in NATIVE_PATHS:
-            if b"/." in path or b"%2e" in path.lower():
+            # `find`, because bytes `in` bytes first takes them for a number and has that fail.
+            if path.find(b"/.") >= 0 or path.lower().find(b"%2e") >= 0:
                 # A server that resolves them would be reached outside /v1/.
                 _refuse(downstream, request, 400, "dot_segments", "a path with dot segments is not forwarded")
             else:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from dlbctl.core.events import Arrival, Cancel, Failure, Forward, Reject, RequestAction, Wait
 from dlbctl.core.exchange import NEVER
 from dlbctl.core.tier import BUSY_STATUSES
 from dlbctl.router.http1 import HOP_BY_HOP, PEER_PREFIX, REASONS, Headers, error_body
 from dlbctl.router.reasons import CLIENT_STALLED, KILLED, OK, UPSTREAM_4XX, UPSTREAM_5XX
-from dlbctl.router.usage import TAIL_BYTES, find_usage
+from dlbctl.router.usage import Tail, find_usage
 
 if TYPE_CHECKING:
     from dlbctl.core.events import Usage
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from dlbctl.router.upstream import Upstream
 
 # What every answer to a client says of us; a server's words in our name are dropped.
-OWN_HEADERS = frozenset({b"x-request-id", b"x-dlb-cell", b"x-dlb-server"})
-NOT_PASSED_BACK = HOP_BY_HOP | OWN_HEADERS
-FOR_CLIENTS = b"x-dlb-cell: %b\r\nx-dlb-server: %b\r\n"
-FOR_PEERS = b"dlb-cell: %b\r\ndlb-server: %b\r\n"
+OWN_HEADERS: Final = frozenset({b"x-request-id", b"x-dlb-cell", b"x-dlb-server"})
+NOT_PASSED_BACK: Final = HOP_BY_HOP | OWN_HEADERS
+FOR_CLIENTS: Final = b"x-dlb-cell: %b\r\nx-dlb-server: %b\r\n"
+FOR_PEERS: Final = b"dlb-cell: %b\r\ndlb-server: %b\r\n"
 # An answer that says no is short; one longer than this is passed on instead of being tried elsewhere.
-KEPT_BYTES = 64 * 1024
+KEPT_BYTES: Final = 64 * 1024
 # What llama.cpp says, with a 503, until it can work.
-LOADING = b"Loading model"
-CAN_HAVE_BODY = frozenset({b"POST", b"PUT", b"PATCH"})
+LOADING: Final = b"Loading model"
+CAN_HAVE_BODY: Final = frozenset({b"POST", b"PUT", b"PATCH"})
 
 # Clients that try again by themselves are told not to: whoever ended it did not mean them to.
-_KILLED = Reject(503, KILLED, "an operator ended the request")
-_NO_RETRY = b"x-should-retry: false\r\n"
+_KILLED: Final = Reject(503, KILLED, "an operator ended the request")
+_NO_RETRY: Final = b"x-should-retry: false\r\n"
 
 
 class Relay:
@@ -64,7 +64,6 @@ class Relay:
     _framed = True  # the framing shows whether the answer is whole
     _keep_alive = True
     _head = b""  # of the answer, until it is sent with what came with it
-    _tail = b""
     _paused = False
     _paused_s = 0.0
     _stalled_s = 0.0
@@ -81,6 +80,7 @@ class Relay:
         self._arrival = arrival
         self.record = record
         self._hops: list[tuple[Tier, Exchange]] = []
+        self._tail = Tail()
 
     def __repr__(self) -> str:
         return f"<Relay {self._arrival.id} {self._hops[-1][1] if self._hops else 'nowhere'}>"
@@ -305,8 +305,7 @@ class Relay:
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             if not self._begun:
                 self._begin(now_s, complete=complete)
-            # The usage stands in the last bytes.
-            self._tail = (self._tail + data)[-TAIL_BYTES:] if len(data) < TAIL_BYTES else data[-TAIL_BYTES:]
+            self._tail.add(data)  # the usage stands in the last bytes
             if self._chunked:
                 data = b"%x\r\n%b\r\n" % (len(data), data)
         if self._head:
@@ -359,7 +358,7 @@ class Relay:
         self._upstream = None
         if self._paused:
             self._stalled_s += now_s - self._paused_s
-        usage = find_usage(self._tail) if self._tail and self._status < 400 else None
+        usage = find_usage(self._tail.read()) if self._status < 400 else None
         hops, self._hops = self._hops, []
         for tier, exchange in hops:
             tier.ended(now_s, exchange, self._status, usage, self._stalled_s)

@@ -90,7 +90,6 @@ class Router:
     def serve_locally(self, local: dict[str, Tier]) -> None:
         """Have these leaf tiers, by pseudo-address, in this process from now on."""
         self.local = local
-        self.tiers = (self.tier, *local.values())
 
     def limit_idle(self, idle_s: float) -> None:
         """Let connections to servers and leaves stay unused for so long from now on."""
@@ -215,7 +214,7 @@ class Router:
         if not 0 < len(request.id) <= MAX_ID_BYTES:
             # Ids need to be unique, not unguessable; uuid4 reads the system's entropy for each one.
             self._requests += 1
-            request.id = b"%b-%x" % (self._boot, self._requests)
+            request.id = b"%b-%d" % (self._boot, self._requests)
         return request.id
 
     def head_for(
@@ -237,8 +236,8 @@ class Router:
                 b"dlb-endpoint: %b\r\ndlb-tokens: %d\r\ndlb-output-tokens: %d\r\ndlb-source: %b\r\ndlb-root: %b\r\n"
                 % (
                     arrival.endpoint.encode(),
-                    exchange.prompt_tokens,
-                    exchange.output_tokens,
+                    int(exchange.prompt_tokens),
+                    int(exchange.output_tokens),
                     self._cell,
                     self._boot,
                 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -15,12 +15,12 @@ from dlbctl.core.events import Failure
 from dlbctl.router.http1 import Headers
 from dlbctl.router.wheel import NEVER, Wheel
 
-IDLE_PER_ADDRESS = 256
+IDLE_PER_ADDRESS: Final = 256
 # A server's head is bounded as a client's is, with more room: an engine says more of itself.
-HEAD_BYTES = 64 * 1024
-HEAD_FIELDS = 100
-BODILESS = frozenset({204, 304})
-FRAMING = frozenset({b"content-length", b"transfer-encoding"})
+HEAD_BYTES: Final = 64 * 1024
+HEAD_FIELDS: Final = 100
+BODILESS: Final = frozenset({204, 304})
+FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 
 _LOG = logging.getLogger(__name__)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
-TICK_S = 0.1
+TICK_S: Final = 0.1
 # A connection is looked at within this long, however far away its deadline: one that has ended must not be kept
 # until a deadline of ten minutes would have come.
-FAR_TICKS = round(30.0 / TICK_S)
-NEVER = float("inf")
+FAR_TICKS: Final = round(30.0 / TICK_S)
+NEVER: Final = float("inf")
 
 _LOG = logging.getLogger(__name__)
 

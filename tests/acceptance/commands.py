@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import httpx
 
+from tests.package import FOLDER
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
 _DLBCTL = (sys.executable, "-m", "dlbctl")
@@ -108,7 +110,7 @@ def dlbctl(*words: object, environment: Mapping[str, str] | None = None, within_
 def _environment(extra: Mapping[str, str]) -> dict[str, str]:
     """This process's environment without what would configure dlbctl."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DLBCTL_")}
-    return {**clean, "PYTHONPATH": str(REPOSITORY), **extra}
+    return {**clean, "PYTHONPATH": str(FOLDER), **extra}
 
 
 def until_ready(url: str, *, within_s: float = 30.0) -> None:

@@ -1,7 +1,8 @@
 """What a hop costs: dlbctl beside nginx and the Rust routers of sglang and vLLM, on this machine.
 
-    python tests/bench/hop.py [--rounds 3] [--requests 6000] [--only direct,nginx] [--json FILE] [--envs DIR]
+    python tests/bench/hop.py [--rounds 3] [--requests 6000] [--only direct,nginx] [--interpreted] [--json FILE]
 
+dlbctl is measured compiled, as users install it; --interpreted measures the sources as they are.
 Clients and upstream run on one core, the systems under test on another. The systems take turns, round after
 round, so that a disturbance meets all of them; trust the ratios, not the absolute figures. Exit 1 when an
 answer was wrong or a bar is missed.
@@ -20,12 +21,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import compiled
 from hopbench import report
 from hopbench.environments import DEFAULT_FOLDER, UnavailableError
 from hopbench.load import WrongAnswerError
 from hopbench.measure import CONNECTIONS, Amounts, Figures, Running
 from hopbench.processes import Cores, Group, StartError
-from hopbench.systems import SYSTEMS, Site, System
+from hopbench.systems import DLBCTL, SYSTEMS, Site, System
 
 _BENCH = Path(__file__).parent
 
@@ -36,6 +38,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=Amounts().loaded, help="JSON requests a round")
     parser.add_argument("--only", default=",".join(names), help=f"of {','.join(names)}")
+    parser.add_argument("--interpreted", action="store_true", help="dlbctl from its sources, not compiled")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every round's figures")
     parser.add_argument("--envs", type=Path, default=DEFAULT_FOLDER, help="where the peers' environments are kept")
     arguments = parser.parse_args()
@@ -82,13 +85,16 @@ def _measure(arguments: argparse.Namespace, folder: Path) -> dict[str, list[Figu
     os.sched_setaffinity(0, cores.clients)
     amounts = Amounts(loaded=arguments.requests)
     _warn_of_load()
+    package = compiled.PROJECT
+    if DLBCTL.intersection(arguments.only) and not arguments.interpreted:
+        package = compiled.package()
     with ExitStack() as stack:
         upstreams = stack.enter_context(_upstreams(cores, folder))
         started: list[Running] = []
         for system in (system for system in SYSTEMS if system.name in arguments.only):
             home = folder / system.name
             home.mkdir()
-            site = Site(Group(cores.systems, home), home, upstreams, arguments.envs)
+            site = Site(Group(cores.systems, home), home, upstreams, package, arguments.envs)
             try:
                 started.append(stack.enter_context(_running(system, site)))
             except UnavailableError as error:
@@ -116,7 +122,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="dlbctl-bench-") as folder:
         try:
             rounds = _measure(arguments, Path(folder))
-        except (StartError, WrongAnswerError, TimeoutError) as error:
+        except (compiled.BuildError, StartError, WrongAnswerError, TimeoutError) as error:
             print(f"FAILED: {error!r}" if not str(error) else f"FAILED: {error}", file=sys.stderr)
             return 1
     bars = report.bars(rounds)

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dlbctl.router.request import HttpLimits
+from dlbctl.router.limits import HttpLimits
 from tests.cases.scene import OK, code_of
 from tests.router.live import chain, client_of, on_loop, until
 from tests.router.process import engine, running

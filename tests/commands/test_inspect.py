@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 
 from dlbctl.commands.inspect import app
 from dlbctl.core.snapshot import CellRow, CurveRow, EndpointRow, ServerRow
-from tests.acceptance.commands import REPOSITORY, dlbctl, running
+from tests.acceptance.commands import dlbctl, running
+from tests.package import FOLDER
 
 from .conftest import MODEL, OTHER, Routers, root_file, started
 
@@ -99,7 +100,7 @@ def test_a_listener_that_speaks_no_http_is_code_4() -> None:
         listener.listen()
         port = listener.getsockname()[1]
         command = [sys.executable, "-m", "dlbctl", "inspect", "cells", "--admin", f"127.0.0.1:{port}"]
-        with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as asking:
+        with subprocess.Popen(command, cwd=FOLDER, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as asking:
             with listener.accept()[0] as connection:
                 connection.recv(4096)
                 connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
@@ -153,7 +154,7 @@ def on_a_terminal(
     environment = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "DLBCTL_ADMIN"}}
     environment |= {"TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": str(lines), **extra}
     command = [sys.executable, "-m", "dlbctl", *words]
-    with subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdin=theirs, stdout=theirs, stderr=theirs) as made:
+    with subprocess.Popen(command, cwd=FOLDER, env=environment, stdin=theirs, stdout=theirs, stderr=theirs) as made:
         os.close(theirs)
         try:
             yield made, ours

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dlbctl.fleet.lifeline import LIFELINE_VARIABLE, Lifeline
+from tests.package import FOLDER
 
-PACKAGE = Path(__file__).parents[2]
 HOLD = "from dlbctl.fleet.lifeline import watch_lifeline; watch_lifeline(grace_s=0.2); {then}"
 POLITE = HOLD.format(then="print('up', flush=True); import signal; signal.pause()")
 DEAF = HOLD.format(then="import signal; signal.signal(15, signal.SIG_IGN); print('up', flush=True); signal.pause()")
@@ -23,7 +23,7 @@ def process(code: str, environment: dict[str, str]) -> subprocess.Popen[str]:
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
         text=True,
-        env={**own, "PYTHONPATH": str(PACKAGE), **environment},
+        env={**own, "PYTHONPATH": str(FOLDER), **environment},
     )
 
 

@@ -18,9 +18,9 @@ import pytest
 from dlbctl.core.errors import UnreachableError, UsageError
 from dlbctl.fleet.relay_control import send_command
 from dlbctl.fleet.run_folder import FleetRecord, fresh_folder, read_record, stop_fleet
+from tests.package import FOLDER
 
 RUN_FLEET = Path(__file__).with_name("run_fleet.py")
-PACKAGE = Path(__file__).parents[2]
 # One region needs three processes and no relay, two need seven.
 ONE = '[[region]]\nname = "a"\nengines = 2\n{a}\n'
 TWO = ONE + '[[region]]\nname = "b"\nengines = 1\n{b}\n[delay_ms.a]\nb = 3\n'
@@ -37,7 +37,7 @@ class Fleet:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(PACKAGE)},
+            env={**os.environ, "PYTHONPATH": str(FOLDER)},
         )
 
     def ready(self) -> FleetRecord:
@@ -54,6 +54,19 @@ class Fleet:
 
 
 Start = Callable[..., Fleet]
+
+
+def test_a_fleet_runs_the_dlbctl_that_starts_it_wherever_the_user_stands(tmp_path: Path) -> None:
+    """A checkout of other sources, say: `python -m` looks there first."""
+    (tmp_path / "dlbctl").mkdir()
+    (tmp_path / "dlbctl" / "__init__.py").write_text("raise SystemExit(9)")
+    run = "import subprocess, sys; sys.exit(subprocess.run([*Programs().leaf, '--help']).returncode)"
+    code = f"from dlbctl.fleet.supervisor import Programs; {run}"
+    environment = {**os.environ, "PYTHONPATH": str(FOLDER)}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, env=environment, capture_output=True, check=False
+    )
+    assert done.returncode == 0
 
 
 @pytest.fixture
@@ -75,7 +88,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it may end between the two steps of reading
         return False
 
 

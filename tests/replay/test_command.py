@@ -18,10 +18,10 @@ import pytest
 
 from dlbctl.commands.replay import replay
 from dlbctl.core.errors import ConfigError, UsageError
+from tests.package import FOLDER
 
 from .server import Exchange, FakeServer, well
 
-ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-c", "from dlbctl.cli import main; main()", "replay")
 
 
@@ -33,7 +33,7 @@ def start(*arguments: object, max_file_bytes: int | None = None, **environment: 
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DLBCTL_")}
     return subprocess.Popen(
         [*COMMAND, *map(str, arguments)],
-        env=clean | {"PYTHONPATH": str(ROOT)} | environment,
+        env=clean | {"PYTHONPATH": str(FOLDER)} | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

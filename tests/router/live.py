@@ -25,9 +25,9 @@ from dlbctl.core.settings import (
 )
 from dlbctl.core.tier import Tier
 from dlbctl.router.lifecycle import BACKLOG
+from dlbctl.router.limits import HttpLimits
 from dlbctl.router.listener import Listener, PeerListener
 from dlbctl.router.pace import Pace
-from dlbctl.router.request import HttpLimits
 from dlbctl.router.router import Router
 from dlbctl.router.served import ServedCell
 from dlbctl.router.state_stream import StatePublisher

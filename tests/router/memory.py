@@ -11,8 +11,8 @@ from typing import Any
 from dlbctl.core.settings import TierSettings
 from dlbctl.core.tier import Tier
 from dlbctl.router.downstream import Downstream
+from dlbctl.router.limits import HttpLimits
 from dlbctl.router.listener import Listener
-from dlbctl.router.request import HttpLimits
 from dlbctl.router.router import Router
 
 from .live import assert_idle, assert_no_drift, mark_up, server

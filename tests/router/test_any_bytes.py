@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlbctl.router.request import HttpLimits
+from dlbctl.router.limits import HttpLimits
 from dlbctl.router.upstream import HEAD_BYTES
 
 from .memory import Bench, MemoryLoop, Reply, no_faults_of_our_own

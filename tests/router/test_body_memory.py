@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from dlbctl.router.request import HttpLimits
+from dlbctl.router.limits import HttpLimits
 
 from .live import chain, client_of, leaf, on_loop, server, until
 from .scripted import Connection, answering, refusing_port, serving, sized

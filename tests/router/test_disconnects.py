@@ -8,7 +8,7 @@ import gc
 import pytest
 
 from dlbctl.core.settings import Timeouts
-from dlbctl.router.request import HttpLimits
+from dlbctl.router.limits import HttpLimits
 
 from .live import Chain, chain, client_of, leaf, on_loop, server, until
 from .scripted import Connection, Held, Script, chunk, refusing_port, sized

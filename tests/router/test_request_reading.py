@@ -8,7 +8,7 @@ import time
 import pytest
 
 from dlbctl.router.downstream import PIPELINE_BYTES
-from dlbctl.router.request import HttpLimits
+from dlbctl.router.limits import HttpLimits
 
 from .live import Chain, chain, client_of, on_loop, until
 from .scripted import Connection, Script, answering, serving, sized

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dlbctl.core.settings import EndpointSettings, RetrySettings, TierSettings
-from dlbctl.router.request import HttpLimits
+from dlbctl.router.limits import HttpLimits
 
 from .live import NO_QUEUE, Live, client_of, leaf, on_loop, root, server
 from .scripted import Connection, Script, ScriptedServer, answering, chunked, refusing_port, serving, sized

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from dlbctl.router.request import HttpLimits
+from dlbctl.router.limits import HttpLimits
 from dlbctl.router.upstream import HEAD_BYTES, HEAD_FIELDS
 
 from .live import Live, chain, client_of, leaf, on_loop, server, until

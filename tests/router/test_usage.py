@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlbctl.core.events import Usage
-from dlbctl.router.usage import TAIL_BYTES, find_usage
+from dlbctl.router.usage import TAIL_BYTES, Tail, find_usage
 
 from .live import chain, on_loop
 from .scripted import Connection, answering, chunk, chunked, sized
@@ -21,10 +21,10 @@ LAST = b'data: {"id":"x","choices":[],%b}\n\ndata: [DONE]\n\n' % USAGE
 
 
 def tail_of(pieces: list[bytes]) -> bytes:
-    tail = b""
+    tail = Tail()
     for piece in pieces:
-        tail = (tail + piece)[-TAIL_BYTES:]
-    return tail
+        tail.add(piece)
+    return tail.read()
 
 
 def event(text: str) -> bytes:
@@ -46,6 +46,14 @@ def event(text: str) -> bytes:
         (event("hi") + LAST, FOUND),
         (b'data: {"usage":null}\n\n' + LAST, FOUND),
         (LAST + b'data: {"usage":null}\n\n', FOUND),
+        (b'{"usage":{"prompt_tokens":12,"completion_tokens":7.0}}', FOUND),
+        (b'{"usage":{"prompt_tokens":12,"completion_tokens":7', FOUND),
+        (b'{"usage":{"prompt_tokens":null,"input_tokens":12,"completion_tokens":7}}', FOUND),
+        (b'{"usage":{"prompt_tokens":-12}}', None),
+        (b'{"usage":{"prompt_tokens":1e3}}', None),
+        (b'{"usage":{"prompt_tokens"', None),
+        (b'{"usage"', None),
+        (b'{"usage":', None),
         (b"", None),
         (b'{"choices":[]}', None),
         (b'{"usage":null}', None),

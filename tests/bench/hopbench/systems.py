@@ -16,8 +16,6 @@ from hopbench.environments import UnavailableError
 from hopbench.processes import Group
 from hopbench.traffic import MODEL
 
-_PROJECT = Path(__file__).parents[3]
-
 
 @dataclass(frozen=True, slots=True)
 class Site:
@@ -26,6 +24,7 @@ class Site:
     group: Group
     folder: Path  # its own, for configurations and logs
     upstreams: tuple[int, ...]  # ports
+    package: Path  # where dlbctl is imported from
     environments: Path
 
     @property
@@ -105,8 +104,9 @@ def _dlbctl(site: Site, role: str, config: str, ready: str) -> str:
     """Start a dlbctl router; the URL on its ready line."""
     path = site.folder / f"{role}.toml"
     path.write_text(config)
-    command = [sys.executable, "-m", "dlbctl", role, "--config", str(path)]
-    pythonpath = os.pathsep.join(filter(None, [str(_PROJECT), os.environ.get("PYTHONPATH")]))
+    # -P: not from the folder where the benchmark was started.
+    command = [sys.executable, "-P", "-m", "dlbctl", role, "--config", str(path)]
+    pythonpath = os.pathsep.join(filter(None, [str(site.package), os.environ.get("PYTHONPATH")]))
     launched = site.group.launch(command, name=role, env={"PYTHONPATH": pythonpath})
     return launched.wait_for(ready)[0]
 
@@ -158,6 +158,8 @@ SGLANG = "sglang-router"
 VLLM = "vllm-router"
 ROOT = "dlbctl-root"
 ROOT_LEAF = "dlbctl-root-leaf"
+
+DLBCTL = frozenset({ROOT, ROOT_LEAF})
 
 SYSTEMS = (
     System(DIRECT, _direct),

@@ -13,9 +13,9 @@ import pytest
 
 from dlbctl.core.settings import TargetSettings, TierSettings, Timeouts
 from dlbctl.router.access_log import AccessLog
+from dlbctl.router.limits import HttpLimits
 from dlbctl.router.open_requests import RequestRow, open_requests
 from dlbctl.router.reasons import REASONS
-from dlbctl.router.request import HttpLimits
 
 from .live import Live, chain, client_of, leaf, on_loop, root, server, until
 from .scripted import Connection, Script, answering, chunk, chunked, full_backlog, once, refusing_port, serving, sized

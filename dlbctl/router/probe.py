@@ -137,7 +137,7 @@ class Subscription:
                 self._heard_s = router.clock()
                 self._connecting = self._pool.connect(self)
                 await self._until_over()
-                if self._farewell and self._lines >= LINES_TO_RETURN:
+                if self._farewell and not self._fault and self._lines >= LINES_TO_RETURN:
                     # It is about to leave, and whoever takes its place on the same socket answers already.
                     # Should nobody, the next attempt is refused: then it is down.
                     continue

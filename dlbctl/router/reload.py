@@ -34,10 +34,14 @@ class Reload(Generic[File]):
     """Brings a running router up to date with its file. apply: takes a file and a token over, at once and whole."""
 
     def __init__(
-        self, source: Source[File], current: File, apply: Callable[[File, bytes], None], notifier: Notifier
+        self,
+        source: Source[File],
+        current: tuple[File, bytes],
+        apply: Callable[[File, bytes], None],
+        notifier: Notifier,
     ) -> None:
         self._source: Source[File] = source
-        self._current: File = current
+        self._current: tuple[File, bytes] = current
         self._apply: Callable[[File, bytes], None] = apply
         self._notifier = notifier
         self._one_at_a_time = asyncio.Lock()
@@ -59,7 +63,10 @@ class Reload(Generic[File]):
 
     async def _take_over(self) -> dict[str, str]:
         file, token = await asyncio.to_thread(self._source.read)  # a long file must not hold up streams
-        changed = differences(self._current, file)
+        current, current_token = self._current
+        changed = differences(current, file)
+        if token != current_token:
+            changed.setdefault(f"{file.role}.peer_token_file", "holds another token")
         fixed = {f"{file.role}.{key}" for key in file.section.FIXED} | {"access_log.path"}
         if lasting := sorted(changed.keys() & fixed):
             raise ConfigError(
@@ -67,5 +74,5 @@ class Reload(Generic[File]):
                 hint="restart it to change that, or put back what the file said",
             )
         self._apply(file, token)
-        self._current = file
+        self._current = (file, token)
         return changed

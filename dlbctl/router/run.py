@@ -87,7 +87,7 @@ async def _root(source: Source[RootFile], announce: Announce) -> None:
         router.retire_pools()
         router.changed()
 
-    reload = Reload(source, file, apply, process.notifier)
+    reload = Reload(source, (file, token), apply, process.notifier)
     process.keep_books(file.access_log.path)
     process.admin(Control(router, cells.cells.values, reload))
     for work in (cells.run, prober.run, router.keep_time):
@@ -123,7 +123,7 @@ async def _leaf(source: Source[LeafFile], announce: Announce) -> None:
         router.retire_pools()
         router.changed()
 
-    reload = Reload(source, file, apply, process.notifier)
+    reload = Reload(source, (file, token), apply, process.notifier)
     process.keep_books(file.access_log.path)
     process.admin(Control(router, lambda: [cell], reload))
     for work in (cell.run, router.keep_time):

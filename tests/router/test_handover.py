@@ -206,7 +206,7 @@ async def test_a_socket_that_nobody_would_answer_is_an_error(tmp_path: Path) -> 
 
         said = await refused(tmp_path, [("metrics", first)])
         assert f"the inherited socket metrics at 127.0.0.1:{first.getsockname()[1]} fits no listener" in said
-        assert "listen, peer_listen, admin" in said
+        assert "listen, peer_listen, metrics_listen, admin" in said
         said = await refused(tmp_path, [("listen", first), ("listen", second)])
         assert "2 inherited sockets are for listen" in said
         for other in (datagrams, bound, plain):

@@ -178,9 +178,9 @@ async def test_a_peers_token_is_read_again(tmp_path: Path) -> None:
     token.write_text("before")
     file = File(tmp_path, "leaf", peer_token_file=str(token)).write(servers("http://127.0.0.1:1"))
     async with running("leaf", file.path, 2) as made, api(file.admin) as asked:
-        for shown in ("before", "after"):
+        for shown, changed in (("before", {}), ("after", {"leaf.peer_token_file": "holds another token"})):
             token.write_text(shown)
-            assert await reload(asked) == (200, {})
+            assert await reload(asked) == (200, changed)
             for said, status in ((shown, 200), ("neither", 401)):
                 ping = get("/dlb/v1/ping", b"dlb-token: %b\r\n" % said.encode())
                 assert (await made.ask(ping, "peers")).status == status
@@ -268,6 +268,7 @@ FIXED: list[tuple[dict[str, object], str]] = [
     ({"listen": "127.0.0.1:1"}, "leaf.listen"),
     ({"peer_listen": "127.0.0.1:2", "cell": "c2"}, "leaf.cell, leaf.peer_listen"),
     ({"admin": "unix:/elsewhere.sock", "seed": 4, "event_log": "x"}, "leaf.admin, leaf.event_log, leaf.seed"),
+    ({"metrics_listen": "127.0.0.1:3"}, "leaf.metrics_listen"),
 ]
 
 

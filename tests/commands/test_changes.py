@@ -12,9 +12,13 @@ import pytest
 
 from dlbctl.commands.admin_client import connected
 from dlbctl.core.snapshot import ServerRow
-from tests.acceptance.commands import running
+from tests.acceptance.commands import Ended, dlbctl, running
 
 from .conftest import MODEL, Routers, root_file, started
+
+
+def run(admin: str, *words: object) -> Ended:
+    return dlbctl(*words, environment={"DLBCTL_ADMIN": admin})
 
 
 class Root:
@@ -25,8 +29,8 @@ class Root:
         self.admin = f"unix:{folder}/root.sock"
         self.url = url
 
-    def run(self, *words: object) -> tuple[int, str, str]:
-        return Routers(self.admin, "", "").run(*words)
+    def run(self, *words: object) -> Ended:
+        return run(self.admin, *words)
 
     def append(self, text: str) -> None:
         self.file.write_text(self.file.read_text() + text)
@@ -73,9 +77,8 @@ def test_a_refused_reload_is_code_3_with_file_and_key(root: Root) -> None:
 
 
 def test_a_router_that_is_not_there_is_code_4(tmp_path: Path) -> None:
-    gone = Routers(f"unix:{tmp_path}/gone.sock", "", "")
     for words in (("reload",), ("drain", "eu"), ("undrain", "eu"), ("server", "add", "http://x:1")):
-        code, out, err = gone.run(*words)
+        code, out, err = run(f"unix:{tmp_path}/gone.sock", *words)
         assert (code, out) == (4, "")
         assert "gone.sock does not answer" in err
 
@@ -117,10 +120,10 @@ def in_background(act: Callable[[], tuple[int, str]], meanwhile: Callable[[], ob
 def test_what_only_one_of_two_routers_has_is_drained_in_neither(
     routers: Routers, root: Root, engines: list[str]
 ) -> None:
-    code, out, err = Routers(f"{root.admin},{routers.first}", "", "").run("drain", engines[1])
+    code, out, err = run(f"{root.admin},{routers.first}", "drain", engines[1])
     assert (code, out) == (1, "")
     assert f"the router at {root.admin} refuses: there is no '{engines[1]}' here" in err
-    code, _, err = Routers(f"{routers.first},{root.admin}", "", "").run("drain", engines[1])
+    code, _, err = run(f"{routers.first},{root.admin}", "drain", engines[1])
     assert code == 1
     assert root.admin in err
     with connected(routers.first) as (client,):

@@ -256,4 +256,5 @@ def test_a_long_mixed_run_leaves_nothing_behind(tmp_path: Path) -> None:
     assert [unexplained(err, engines.fickle_url) for _, _, err in ended] == [[], []]
     for before, after in zip(early, late, strict=True):
         assert after.resident_bytes < MEMORY_GROWTH * before.resident_bytes
-        assert after.files < 2 * WORKERS + 40, "connections are left open"
+        # At most what was busy at once: with clients or the root, and with each server; and what a process has.
+        assert after.files < (1 + len(engines.urls)) * WORKERS + 40, "connections are left open"

@@ -7,13 +7,12 @@ same process stacks two tiers; the innermost hears first, and what it cannot men
 from __future__ import annotations
 
 import asyncio
-from copy import copy
 from typing import TYPE_CHECKING, Final
 
 from dlbctl.core.events import Arrival, Cancel, Failure, Forward, Reject, RequestAction, Wait
 from dlbctl.core.exchange import NEVER
-from dlbctl.core.tier import BUSY_STATUSES
 from dlbctl.router.http1 import HOP_BY_HOP, PEER_PREFIX, REASONS, Headers, error_body
+from dlbctl.router.kept import KeptAnswer
 from dlbctl.router.reasons import CLIENT_STALLED, KILLED, OK, UPSTREAM_4XX, UPSTREAM_5XX
 from dlbctl.router.usage import Tail, find_usage
 
@@ -32,10 +31,6 @@ OWN_HEADERS: Final = frozenset({b"x-request-id", b"x-dlb-cell", b"x-dlb-server"}
 NOT_PASSED_BACK: Final = HOP_BY_HOP | OWN_HEADERS
 FOR_CLIENTS: Final = b"x-dlb-cell: %b\r\nx-dlb-server: %b\r\n"
 FOR_PEERS: Final = b"dlb-cell: %b\r\ndlb-server: %b\r\n"
-# An answer that says no is short; one longer than this is passed on instead of being tried elsewhere.
-KEPT_BYTES: Final = 64 * 1024
-# What llama.cpp says, with a 503, until it can work.
-LOADING: Final = b"Loading model"
 CAN_HAVE_BODY: Final = frozenset({b"POST", b"PUT", b"PATCH"})
 
 # Clients that try again by themselves are told not to: whoever ended it did not mean them to.
@@ -53,10 +48,8 @@ class Relay:
     _reused = False
     _written = False
     _answered = False  # the head of an answer for the client is here
-    # The head of an answer that comes and is an error, kept back because another target may do better.
-    _keeping: tuple[int, bytes, Headers] | None = None
-    _kept_body = b""
-    _kept: tuple[int, bytes, bytes] | None = None  # status, head and body of the last one that was whole
+    _keeping: KeptAnswer | None = None  # an error that is coming in
+    _kept: tuple[int, bytes] | None = None  # status and bytes (but for the connection header) of the last whole one
     _retry_after_s = 0.0
     _begun = False  # and the first byte of its body
     _status = 0
@@ -134,13 +127,19 @@ class Relay:
         """Hand the request to a leaf of this process, with what the root already knows of it."""
         self._written = False
         self.record.written_s = 0.0
-        arrival = copy(self._arrival)  # the root learns from its own, which came through no root
-        arrival.root = root.boot
-        arrival.prompt_tokens = exchange.prompt_tokens
-        arrival.max_output_tokens = int(exchange.output_tokens + 0.5)
-        now_s = self._router.clock()
-        if exchange.deadline_s != NEVER:
-            arrival.patience_s = max(exchange.deadline_s - now_s, 1e-3)  # 0 would be for ever
+        now_s, mine = self._router.clock(), self._arrival
+        # One of its own: the root learns from a request that came through no root.
+        arrival = Arrival(
+            mine.id,
+            mine.endpoint,
+            mine.prompt_bytes,
+            exchange.prompt_tokens,
+            int(exchange.output_tokens + 0.5),
+            root.boot,
+            mine.priority,
+            max(exchange.deadline_s - now_s, 1e-3) if exchange.deadline_s != NEVER else 0.0,  # 0 is for ever
+            mine.replayable,
+        )
         return leaf.arrived(now_s, arrival)
 
     def _wait(self, wait: Wait) -> None:
@@ -180,9 +179,9 @@ class Relay:
     def _end_with(self, action: Reject | Cancel) -> None:
         downstream, code, status = self._downstream, action.code, self._status
         if isinstance(action, Reject) and self._kept is not None:
-            status, head, body = self._kept
+            status, data = self._kept
             code = _code_of(status)
-            self._end_with_kept(head, body)
+            self._end_with_kept(data)
         elif isinstance(action, Reject) and not self._answered:
             extra = self._served_by()
             if action.retry_after_s:
@@ -197,12 +196,12 @@ class Relay:
             downstream.cut(framed=self._framed)
         self._leave(self._router.clock(), status, code)
 
-    def _end_with_kept(self, head: bytes, body: bytes) -> None:
+    def _end_with_kept(self, data: bytes) -> None:
         """Nobody did better: the client gets the last real answer there was."""
         downstream = self._downstream
         keep_alive = downstream.keeps_alive(self._request)
-        last = b"\r\n" if keep_alive else b"connection: close\r\n\r\n"
-        data = head + last + body
+        if not keep_alive:
+            data = data.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n", 1)
         downstream.transport.write(data)
         downstream.finished(keep_alive=keep_alive)
         self.record.bytes_out += len(data)
@@ -238,7 +237,7 @@ class Relay:
         """The answer's head: pass it on, unless it is an error that another target may spare the client."""
         self._status = status
         if status >= 429 and not bodiless and self._may_retry(status):
-            self._keeping = (status, reason, headers)
+            self._keeping = KeptAnswer(status, reason, headers)
         else:
             self._pass_on(status, reason, headers, bodiless=bodiless)
 
@@ -292,13 +291,14 @@ class Relay:
 
     def data(self, pieces: list[bytes], complete: bool) -> None:
         """More of the answer: sent on in one write, framed anew where its length is not known."""
-        if self._keeping is not None:
-            if len(self._kept_body) + sum(map(len, pieces)) <= KEPT_BYTES:
-                self._keep(self._keeping, pieces, complete=complete)
+        kept = self._keeping
+        if kept is not None:
+            if kept.has_room_for(pieces):
+                self._keep(kept, pieces, complete=complete)
                 return
-            self._pass_on(*self._keeping, bodiless=False)
-            pieces = [self._kept_body, *pieces]
             self._keeping = None
+            self._pass_on(kept.status, kept.reason, kept.headers, bodiless=False)
+            pieces = [kept.body, *pieces]
         data = b""
         now_s = self._router.clock()
         if pieces:
@@ -323,27 +323,16 @@ class Relay:
                 total_s = self._total_deadline_s
                 downstream.deadline_s = min(total_s, deadline_s)
 
-    def _keep(self, head: tuple[int, bytes, Headers], pieces: list[bytes], *, complete: bool) -> None:
-        """Collect an answer that is kept back."""
-        self._kept_body += b"".join(pieces)
+    def _keep(self, kept: KeptAnswer, pieces: list[bytes], *, complete: bool) -> None:
+        """Collect an answer that says no; once it is whole, perhaps another target says yes."""
+        kept.body += b"".join(pieces)
         if complete:
             self._upstream = None
-            self._refused(head)
-
-    def _refused(self, head: tuple[int, bytes, Headers]) -> None:
-        """A whole answer says no: perhaps another target says yes. If none does, the client gets this one."""
-        status, _, headers = head
-        body, self._kept_body = self._kept_body, b""
-        self._keeping = None
-        lines, _, _ = self._lines(*head)
-        retry_after = next((value for name, value in headers if name == b"retry-after"), b"")
-        if status in BUSY_STATUSES and not retry_after:
-            lines.append(b"retry-after: 1\r\n")
-        lines.append(b"content-length: %d\r\n" % len(body))
-        lines.append(self._own_headers())
-        self._kept = status, b"".join(lines), body
-        self._retry_after_s = float(retry_after) if retry_after.isdigit() else 0.0
-        self._fail(Failure.LOADING if status == 503 and LOADING in body else _error(status), reused=False)
+            self._keeping = None
+            lines, _, _ = self._lines(kept.status, kept.reason, kept.headers)
+            self._kept = kept.status, b"".join([*lines, kept.framing, self._own_headers(), b"\r\n", kept.body])
+            self._retry_after_s = kept.retry_after_s
+            self._fail(kept.failure, reused=False)
 
     def _begin(self, now_s: float, *, complete: bool) -> None:
         """The first byte of the body: only now is the prompt read, engines send their head before."""
@@ -383,9 +372,8 @@ class Relay:
             self.record.bytes_out += len(self._head)
             self._head = b""
         if self._keeping is not None:
-            failure = _error(self._keeping[0])
+            failure = self._keeping.failure
             self._keeping = None
-            self._kept_body = b""
         self._fail(failure, reused=reused)
 
     def _fail(self, failure: Failure, *, reused: bool) -> None:
@@ -512,10 +500,6 @@ class Relay:
         if cell and server:
             return (FOR_PEERS if self.record.peer else FOR_CLIENTS) % (cell, server)
         return b"x-dlb-cell: %b\r\n" % cell if cell and not self.record.peer else b""
-
-
-def _error(status: int) -> Failure:
-    return Failure.BUSY if status in BUSY_STATUSES else Failure.ERROR
 
 
 def _code_of(status: int) -> str:

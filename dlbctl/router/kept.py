@@ -1,0 +1,57 @@
+"""An error that a server answered with, kept back while another target may do better.
+
+If none does, it is what the client gets: the last real response, not one of ours.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dlbctl.core.events import Failure
+from dlbctl.core.tier import BUSY_STATUSES
+from dlbctl.router.http1 import Headers
+
+# An answer that says no is short; one longer than this is passed on instead of being tried elsewhere.
+KEPT_BYTES: Final = 64 * 1024
+# What llama.cpp says, with a 503, until it can work.
+LOADING: Final = b"Loading model"
+
+
+class KeptAnswer:
+    """Its head as it came, and its body as far as it has come."""
+
+    def __init__(self, status: int, reason: bytes, headers: Headers) -> None:
+        self.status = status
+        self.reason = reason
+        self.headers = headers
+        self.body = b""
+
+    def __repr__(self) -> str:
+        return f"<KeptAnswer {self.status}, {len(self.body)} bytes>"
+
+    def has_room_for(self, pieces: list[bytes]) -> bool:
+        """Whether it stays short enough to be kept."""
+        return len(self.body) + sum(map(len, pieces)) <= KEPT_BYTES
+
+    @property
+    def failure(self) -> Failure:
+        """What it says of the attempt."""
+        if self.status == 503 and LOADING in self.body:
+            return Failure.LOADING
+        return Failure.BUSY if self.status in BUSY_STATUSES else Failure.ERROR
+
+    @property
+    def retry_after_s(self) -> float:
+        """How long the server asks to be left alone, 0 where it does not say so in seconds."""
+        value = self._retry_after
+        return float(value) if value.isdigit() else 0.0
+
+    @property
+    def framing(self) -> bytes:
+        """The header lines it gets from us: the body is whole, and whoever is busy says for how long."""
+        lines = b"content-length: %d\r\n" % len(self.body)
+        return lines + b"retry-after: 1\r\n" if self.status in BUSY_STATUSES and not self._retry_after else lines
+
+    @property
+    def _retry_after(self) -> bytes:
+        return next((value for name, value in self.headers if name == b"retry-after"), b"")

@@ -25,7 +25,7 @@ RETRY_S = 0.25
 RETRY_MAX_S = 2.0
 # The protocol's max(50 ms, 4 RTT) ejects a healthy leaf whenever its event loop is busy for that long: a
 # large body or a starved core does it. A dead leaf refuses connections long before this anyway.
-SILENCE_MIN_S = 1.0
+SILENCE_MIN_S = 3.0
 LINES_TO_RETURN = 2
 
 _DECODER = msgspec.json.Decoder(State)

@@ -21,6 +21,8 @@ MODELS_PATH = "/v1/models"
 # A server that is down, or has just missed a probe, is asked more often.
 HURRY_S = 0.5
 LOADING_STATUS = 503
+# A probe shows that a connection can be made, and leaves none at a server that is removed.
+EACH_ON_ITS_OWN = {"connection": "close"}
 
 
 WORDS = {
@@ -46,7 +48,7 @@ class Discovery:
 
     async def run(self) -> None:
         """Poll until cancelled."""
-        async with httpx.AsyncClient(trust_env=False) as self._client:
+        async with httpx.AsyncClient(trust_env=False, headers=EACH_ON_ITS_OWN) as self._client:
             self.follow()
             try:
                 await asyncio.Event().wait()

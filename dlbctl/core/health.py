@@ -106,8 +106,11 @@ class Health:
     def failed(self, exchange: Exchange) -> bool:
         """A request went wrong. Whether the server should be ejected for it."""
         self._failures += 1
+        tried = self.trial is exchange
+        if tried:
+            self.trial = None  # in panic, or where no more may be ejected, no ejection follows to end it
         if self.standing is Standing.TRIAL:
-            return self.trial is exchange
+            return tried
         limit = self.settings.failures
         return self.standing is Standing.IN and 0 < limit <= self._failures
 

@@ -317,6 +317,8 @@ class Sequences(RuleBasedStateMachine):
             assert candidate.work_s >= 0.0
         for target in self.seen_targets:
             assert target.in_flight == at_target[id(target)]
+            trial = target.health.trial
+            assert trial is None or (trial.candidate and trial.candidate.target is target), "a trial that is over"
         for endpoint in tier.endpoints.values():
             assert endpoint.in_flight == of_endpoint[id(endpoint)]
             assert endpoint.retrying == retries[id(endpoint)]

@@ -181,6 +181,7 @@ class Upstream(asyncio.Protocol):
         self._reusable = False
         self.heard = False  # something of the answer has come
         self._surplus = False  # more has come than was asked for
+        self._paused = False
 
     def __repr__(self) -> str:
         return f"<Upstream {self.pool.address.url} {'busy' if self.waiting else 'idle'}>"
@@ -206,11 +207,13 @@ class Upstream(asyncio.Protocol):
 
     def pause(self) -> None:
         """Stop reading: the client is behind."""
+        self._paused = True
         if not self.transport.is_closing():
             self.transport.pause_reading()
 
     def resume(self) -> None:
         """Read on."""
+        self._paused = False
         if not self.transport.is_closing():
             self.transport.resume_reading()
 
@@ -324,6 +327,8 @@ class Upstream(asyncio.Protocol):
 
     def _release(self) -> None:
         self.waiting = None
+        if self._paused:
+            self.resume()  # this answer was whole already; the next one is for somebody else
         usable = self._reusable and not self._surplus and not self.transport.is_closing()
         if not (usable and self.pool.keep(self)):
             self.transport.close()

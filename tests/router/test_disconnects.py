@@ -11,7 +11,7 @@ from dlbctl.core.settings import Timeouts
 from dlbctl.router.limits import HttpLimits
 
 from .live import Chain, chain, client_of, leaf, on_loop, server, until
-from .scripted import Connection, Held, Script, chunk, refusing_port, sized
+from .scripted import Connection, Held, Script, answering, chunk, refusing_port, serving, sized
 from .wire import Client, chat, get, post
 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -339,3 +339,27 @@ async def test_a_client_that_never_reads_its_answer_does_not_stay_for_ever() -> 
         stuck.set()
         await live.settled()
         await until(lambda: not live.connections)
+
+
+@on_loop
+async def test_a_client_that_reads_nothing_leaves_a_connection_to_the_server_that_others_can_use() -> None:
+    """Its answers are small enough to be whole at once, though nothing may be read for it any more."""
+    async with (
+        serving(answering(sized(b"x" * 10_000))) as engine,
+        leaf([server("s", engine.port)]) as live,
+        client_of(live) as slow,
+    ):
+        slow.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        await slow.send(chat())
+        await until(lambda: bool(engine.heard))
+        (connection,) = live.connections
+        more = 1  # after its buffers are full
+        while more or not connection.paused:
+            more -= connection.paused
+            asked = len(engine.heard) + 1
+            await slow.send(chat())
+            await until(lambda: len(engine.heard) == asked)  # noqa: B023
+            await live.settled()
+        async with client_of(live) as other:
+            assert (await other.ask(chat())).status == 200
+        assert len(engine.connections) == 1

@@ -176,7 +176,7 @@ class Tier(Surroundings):
 
     def expired(self, now_s: float, exchange: Exchange, total: bool) -> RequestAction:
         """A phase, or the whole exchange, lasted longer than it may."""
-        if exchange.phase is Phase.QUEUED:
+        if exchange.phase is Phase.QUEUED and not total:
             self._close(exchange)
             exchange.endpoint.refused += 1
             words = f"no server of {exchange.endpoint.name} had room in time"

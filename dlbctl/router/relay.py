@@ -19,6 +19,7 @@ from dlbctl.router.usage import Tail, find_usage
 if TYPE_CHECKING:
     from dlbctl.core.events import Usage
     from dlbctl.core.exchange import Exchange
+    from dlbctl.core.settings import Timeouts
     from dlbctl.core.tier import Tier
     from dlbctl.router.downstream import Downstream
     from dlbctl.router.record import Record
@@ -147,6 +148,8 @@ class Relay:
         self._written = False
         self.record.queue_up(self._router.clock())
         self._router.waiting[wait.exchange] = self
+        tier, exchange = self._hops[-1]
+        self._limit_total(tier.timeouts(exchange.endpoint))
         self._set_deadline(wait.until_s)
         self._router.moved()
 
@@ -164,8 +167,7 @@ class Relay:
         limits = tier.timeouts(forward.exchange.endpoint)
         self._first_byte_s = limits.first_byte_s
         self._idle_s = limits.idle_s or NEVER
-        if limits.total_s and self._total_deadline_s == NEVER:
-            self._total_deadline_s = self._request.received_s + limits.total_s
+        self._limit_total(limits)
         pool = self._router.pool(forward.address)
         # What cannot be sent again must not meet a pooled connection that is closing.
         upstream = pool.take() if self._arrival.replayable and not forward.fresh else None
@@ -178,11 +180,14 @@ class Relay:
 
     def _end_with(self, action: Reject | Cancel) -> None:
         downstream, code, status = self._downstream, action.code, self._status
-        if isinstance(action, Reject) and self._kept is not None:
+        if self._answered or isinstance(action, Cancel):
+            # The client must see a cut, never a clean end: no last chunk, or a reset where no framing shows it.
+            downstream.cut(framed=self._framed)
+        elif self._kept is not None:
             status, data = self._kept
             code = _code_of(status)
             self._end_with_kept(data)
-        elif isinstance(action, Reject) and not self._answered:
+        else:
             extra = self._served_by()
             if action.retry_after_s:
                 extra += b"retry-after: %d\r\n" % action.retry_after_s
@@ -191,9 +196,6 @@ class Relay:
             status = action.status
             body = error_body(status, code, action.message)
             self.record.bytes_out += downstream.reply(self._request, status, body, extra)
-        else:
-            # The client must see a cut, never a clean end: no last chunk, or a reset where no framing shows it.
-            downstream.cut(framed=self._framed)
         self._leave(self._router.clock(), status, code)
 
     def _end_with_kept(self, data: bytes) -> None:
@@ -427,6 +429,10 @@ class Relay:
         self._failure = Failure.IDLE_TIMEOUT if self._begun else Failure.FIRST_BYTE_TIMEOUT
         if not written:
             self._failure = Failure.CONNECT_TIMEOUT
+        if self._answered and not self._begun:
+            # The head is out, of which the tiers know nothing: no other server may answer any more.
+            self._fail(self._failure, reused=False)
+            return
         tier, exchange = self._hops[-1]
         self._do(tier, tier.expired(now_s, exchange, False))
 
@@ -476,6 +482,11 @@ class Relay:
         if self._upstream is not None:
             self._upstream.abort()
             self._upstream = None
+
+    def _limit_total(self, limits: Timeouts) -> None:
+        """The first tier to have it somewhere says how long it may take in all."""
+        if limits.total_s and self._total_deadline_s == NEVER:
+            self._total_deadline_s = self._request.received_s + limits.total_s
 
     def _set_deadline(self, at_s: float) -> None:
         """The phase that begins may last until then."""

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from dlbctl.core.settings import EndpointSettings, RetrySettings, TierSettings
+from dlbctl.core.settings import EndpointSettings, RetrySettings, TierSettings, Timeouts
 from dlbctl.router.limits import HttpLimits
 
 from .live import NO_QUEUE, Live, client_of, leaf, on_loop, root, server
 from .scripted import Connection, Script, ScriptedServer, answering, chunked, refusing_port, serving, sized
-from .test_upstream_faults import dying
+from .test_upstream_faults import STREAM_HEAD, dying
 from .wire import Answer, Client, chat, post
 
 BUSY = sized(b'{"error":"queue full"}', status=b"503 Service Unavailable")
@@ -178,4 +178,39 @@ async def test_a_client_that_leaves_while_a_refusal_comes_leaves_nothing() -> No
         async with client_of(live) as client:
             await client.send(chat())
             await started.wait()
+        await live.settled()
+
+
+async def silent_after_its_head(connection: Connection) -> None:
+    await connection.hear()
+    await connection.send(STREAM_HEAD)
+    await connection.left()
+
+
+async def until_cut(live: Live) -> bytes:
+    """Everything that one request brings until its connection ends."""
+    async with client_of(live) as client:
+        await client.send(chat())
+        return await client.rest()
+
+
+@on_loop
+async def test_once_a_head_is_out_no_other_server_answers() -> None:
+    """Engines send it before they have read the prompt, so it may be the first byte of the body that times out."""
+    silent, limits = silent_after_its_head, Timeouts(first_byte_s=0.1)
+    async with pair(silent, silent, endpoints=AFTER_SENT, timeouts=limits) as (one, two, live, _):
+        assert (await until_cut(live)).count(b"HTTP/1.1") == 1
+        assert len(one.heard) + len(two.heard) == 1
+        await live.settled()
+
+
+@pytest.mark.parametrize("limits", [Timeouts(first_byte_s=0.1), Timeouts(total_s=0.1)], ids=["first byte", "total"])
+@on_loop
+async def test_once_a_head_is_out_an_error_that_was_kept_is_not_put_behind_it(limits: Timeouts) -> None:
+    retries = RetrySettings(attempts=2)
+    async with pair(answering(BUSY), silent_after_its_head, timeouts=limits, retries=retries) as (one, _, live, _):
+        while not one.heard:
+            got = await until_cut(live)
+            assert got.startswith(b"HTTP/1.1 200 OK")
+            assert got.count(b"HTTP/1.1") == 1
         await live.settled()

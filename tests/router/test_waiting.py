@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from dlbctl.core.settings import QueueSettings, TierSettings
+from dlbctl.core.settings import EndpointSettings, QueueSettings, TierSettings, Timeouts
 
 from .live import Live, client_of, leaf, on_loop, root, server, until
 from .scripted import Connection, ScriptedServer, serving, sized
@@ -157,3 +157,21 @@ async def test_what_no_server_of_a_cell_has_room_for_in_time_goes_to_another_cel
             gate.let(8)
             assert await asyncio.gather(*tasks) == [(200, "")] * 8
             await live.settled()
+
+
+@on_loop
+async def test_the_total_limit_holds_while_a_request_waits() -> None:
+    gate = Gate()
+    endpoints = (EndpointSettings("m", timeouts=Timeouts(total_s=0.1)), EndpointSettings("n"))
+    async with (
+        serving(gate.script) as engine,
+        leaf([server("a", engine.port, "m", "n", slots=1)], endpoints=endpoints, queue=QueueSettings()) as live,
+        client_of(live) as other,
+    ):
+        await other.send(post(b'{"model":"n"}'))
+        await until(lambda: bool(engine.heard))
+        assert await (await ask(live, "r", waiting=1)) == (504, "total_timeout")
+        gate.let()
+        assert (await other.answer()).status == 200
+        await live.settled()
+        assert not live.router.waiting

@@ -235,13 +235,19 @@ class Tier(Surroundings):
         """When an endpoint's requests are tried again."""
         return endpoint.settings.retries or self.settings.retries
 
-    def may_retry(self, exchange: Exchange, status: int) -> bool:
-        """Whether an answer with this status may be kept back and tried elsewhere; asked of errors only."""
+    def keeps_back(self, exchange: Exchange, status: int) -> bool:
+        """Whether an answer with this status is no end yet, but an attempt that failed; asked of errors only.
+
+        One that says busy always is, because it may say for how long.
+        """
+        if status in BUSY_STATUSES:
+            return True
         retries = self.retries(exchange.endpoint)
         return (
-            exchange.attempts < retries.attempts
+            status >= 500
+            and retries.after_sent
+            and exchange.attempts < retries.attempts
             and exchange.arrival.replayable
-            and (status in BUSY_STATUSES or (status >= 500 and retries.after_sent))
         )
 
     @property

@@ -238,13 +238,13 @@ class Relay:
     def head(self, status: int, reason: bytes, headers: Headers, *, bodiless: bool) -> None:
         """The answer's head: pass it on, unless it is an error that another target may spare the client."""
         self._status = status
-        if status >= 429 and not bodiless and self._may_retry(status):
+        if status >= 429 and not bodiless and self._keeps_back(status):
             self._keeping = KeptAnswer(status, reason, headers)
         else:
             self._pass_on(status, reason, headers, bodiless=bodiless)
 
-    def _may_retry(self, status: int) -> bool:
-        return any(tier.may_retry(exchange, status) for tier, exchange in self._hops)
+    def _keeps_back(self, status: int) -> bool:
+        return any(tier.keeps_back(exchange, status) for tier, exchange in self._hops)
 
     def _pass_on(self, status: int, reason: bytes, headers: Headers, *, bodiless: bool) -> None:
         """Pass the head on with our headers in place of the hop's."""

@@ -164,9 +164,9 @@ def test_what_a_busy_server_declined_is_sent_to_another() -> None:
     tier = leaf(server("a"), server("b"))
     exchange = arrive(tier)
     first = exchange.address
-    assert tier.may_retry(exchange, 503)
-    assert tier.may_retry(exchange, 429)
-    assert not tier.may_retry(exchange, 500)
+    assert tier.keeps_back(exchange, 503)
+    assert tier.keeps_back(exchange, 429)
+    assert not tier.keeps_back(exchange, 500)
     assert moved(declined(tier, exchange)).address != first
 
 
@@ -189,7 +189,7 @@ def test_a_body_that_is_not_kept_is_not_sent_again() -> None:
     tier = leaf(server("a"), server("b"))
     action = tier.arrived(NOW_S, Arrival("id", "m", 400, replayable=False))
     exchange = moved(action).exchange
-    assert not tier.may_retry(exchange, 503)
+    assert tier.keeps_back(exchange, 503), "it may say for how long it is busy"
     assert refused(declined(tier, exchange)).code == "upstream_busy"
 
 

@@ -214,3 +214,15 @@ async def test_once_a_head_is_out_an_error_that_was_kept_is_not_put_behind_it(li
             assert got.startswith(b"HTTP/1.1 200 OK")
             assert got.count(b"HTTP/1.1") == 1
         await live.settled()
+
+
+@pytest.mark.parametrize("how", [{"retries": RetrySettings(attempts=1)}, {"limits": HttpLimits(replay_bytes=5)}])
+@on_loop
+async def test_a_busy_server_is_left_alone_as_long_as_it_asks_though_nothing_is_tried_again(how: Any) -> None:
+    busy = sized(b"no", status=b"503 Nope", extra=b"retry-after: 7\r\n")
+    async with serving(answering(busy)) as one, leaf([server("a", one.port)], **how) as live, client_of(live) as client:
+        answer = await client.ask(chat())
+        assert (answer.status, answer.body, answer.get(b"retry-after")) == (503, b"no", b"7")
+        (candidate,) = live.tier.targets["a"].candidates
+        assert candidate.busy_until_s - live.router.clock() > 5.0
+        await live.settled()

@@ -60,8 +60,10 @@ FAILURES: dict[Failure, tuple[int, str, str, int]] = {
 }
 # Attempts that failed this way reached nobody, so trying again costs no server anything.
 REACHED_NOBODY = frozenset({Failure.REFUSED, Failure.UNSEEN, Failure.CONNECT_TIMEOUT, Failure.NO_ROOM})
+# The leaf that has no room has received the request, and counts it as received.
+NOT_SENT = REACHED_NOBODY - {Failure.NO_ROOM}
 # Ways to fail that leave no doubt that the server did not begin.
-NOT_BEGUN = frozenset({Failure.BUSY, Failure.LOADING})
+NOT_BEGUN = frozenset({Failure.BUSY, Failure.LOADING, Failure.NO_ROOM})
 # Ways to fail in which somebody answered.
 ANSWERS = frozenset({Failure.BUSY, Failure.LOADING, Failure.ERROR, Failure.NO_ROOM})
 # Ways to fail that say nothing against a server's work (whether it answers at all is for probes to say).
@@ -385,7 +387,7 @@ class Tier(Surroundings):
     ) -> RequestAction:
         exchange.move(Phase.CONNECTING)
         candidate = self._release(exchange)
-        if failure in REACHED_NOBODY:
+        if failure in NOT_SENT:
             candidate.on_the_way.not_sent()
         # What answered for a whole cell need not be asked at another of its leaves.
         met = candidate.target.addresses if failure in ANSWERS else (exchange.address,)

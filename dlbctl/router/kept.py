@@ -15,6 +15,21 @@ from dlbctl.router.http1 import Headers
 KEPT_BYTES: Final = 64 * 1024
 # What llama.cpp says, with a 503, until it can work.
 LOADING: Final = b"Loading model"
+# What a leaf tells a root beside its own no: the reason code.
+NO_HEADER: Final = b"dlb-no"
+# Reasons that hold for this one request, or that the cell's load in the leaf's reports tells better than a pause
+# would: others, more urgent or more patient, may well find room there.
+FOR_WANT_OF_ROOM: Final = frozenset(
+    {
+        b"queue_deadline",
+        b"queue_full",
+        b"queue_shed",
+        b"queue_timeout",
+        b"all_servers_full",
+        b"endpoint_full",
+        b"router_full",
+    }
+)
 
 
 class KeptAnswer:
@@ -36,6 +51,8 @@ class KeptAnswer:
     @property
     def failure(self) -> Failure:
         """What it says of the attempt."""
+        if self._header(NO_HEADER) in FOR_WANT_OF_ROOM:
+            return Failure.NO_ROOM
         if self.status == 503 and LOADING in self.body:
             return Failure.LOADING
         return Failure.BUSY if self.status in BUSY_STATUSES else Failure.ERROR
@@ -43,15 +60,15 @@ class KeptAnswer:
     @property
     def retry_after_s(self) -> float:
         """How long the server asks to be left alone, 0 where it does not say so in seconds."""
-        value = self._retry_after
+        value = self._header(b"retry-after")
         return float(value) if value.isdigit() else 0.0
 
     @property
     def framing(self) -> bytes:
         """The header lines it gets from us: the body is whole, and whoever is busy says for how long."""
         lines = b"content-length: %d\r\n" % len(self.body)
-        return lines + b"retry-after: 1\r\n" if self.status in BUSY_STATUSES and not self._retry_after else lines
+        says_when = self.status not in BUSY_STATUSES or self._header(b"retry-after")
+        return lines if says_when else lines + b"retry-after: 1\r\n"
 
-    @property
-    def _retry_after(self) -> bytes:
-        return next((value for name, value in self.headers if name == b"retry-after"), b"")
+    def _header(self, wanted: bytes) -> bytes:
+        return next((value for name, value in self.headers if name == wanted), b"")

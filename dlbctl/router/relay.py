@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from dlbctl.core.events import Arrival, Cancel, Failure, Forward, Reject, RequestAction, Wait
 from dlbctl.core.exchange import NEVER
 from dlbctl.router.http1 import HOP_BY_HOP, PEER_PREFIX, REASONS, Headers, error_body
-from dlbctl.router.kept import KeptAnswer
+from dlbctl.router.kept import NO_HEADER, KeptAnswer
 from dlbctl.router.reasons import CLIENT_STALLED, KILLED, OK, UPSTREAM_4XX, UPSTREAM_5XX
 from dlbctl.router.usage import Tail, find_usage
 
@@ -193,6 +193,8 @@ class Relay:
                 extra += b"retry-after: %d\r\n" % action.retry_after_s
             if action is _KILLED:
                 extra += _NO_RETRY
+            if self.record.peer:
+                extra += b"%b: %b\r\n" % (NO_HEADER, code.encode())
             status = action.status
             body = error_body(status, code, action.message)
             self.record.bytes_out += downstream.reply(self._request, status, body, extra)

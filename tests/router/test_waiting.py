@@ -12,6 +12,7 @@ from dlbctl.core.settings import EndpointSettings, QueueSettings, TierSettings, 
 
 from .live import Live, client_of, leaf, on_loop, root, server, until
 from .scripted import Connection, ScriptedServer, serving, sized
+from .test_peers import cell, probing
 from .wire import post
 
 BODY = b'{"model":"m"}'
@@ -175,3 +176,47 @@ async def test_the_total_limit_holds_while_a_request_waits() -> None:
         assert (await other.answer()).status == 200
         await live.settled()
         assert not live.router.waiting
+
+
+# -- behind a root -----------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def behind_a_root(size: int) -> AsyncIterator[tuple[Gate, Live, Live]]:
+    """A gate, a leaf in front of it and a root in front of that."""
+    async with gated(size=size, cell="eu") as (gate, _, eu), probing([cell("eu", eu.peer_port)]) as front:
+        await until(front.router.routable)
+        front.router.accept_priority = True
+        yield gate, eu, front
+        await front.settled()
+        await eu.settled()
+
+
+async def at_leaf(eu: Live, front: Live, name: str, extra: bytes = b"") -> asyncio.Task[tuple[int, str]]:
+    """A request of the root's that is at work or waits in the leaf when this returns."""
+    task = await ask(front, name, extra)
+    await until(lambda: name in [exchange.arrival.id for exchange in eu.tier.exchanges.values()] or task.done())
+    return task
+
+
+@on_loop
+async def test_what_one_clients_deadline_forbids_does_not_keep_others_from_the_cell() -> None:
+    async with behind_a_root(size=8) as (gate, eu, front):
+        gate.let()  # once one has ended it is known at which rate they do
+        assert await (await ask(front, "first")) == (200, "")
+        tasks = [await at_leaf(eu, front, f"r{n}") for n in range(2)]
+        assert await (await ask(front, "hasty", b"x-dlb-deadline: 0.001\r\n")) == (503, "queue_deadline")
+        tasks.append(await at_leaf(eu, front, "patient"))
+        gate.let(3)
+        assert await asyncio.gather(*tasks) == [(200, "")] * 3
+
+
+@on_loop
+async def test_a_full_queue_does_not_keep_more_urgent_requests_from_the_cell() -> None:
+    async with behind_a_root(size=1) as (gate, eu, front):
+        at_work, waiting = [await at_leaf(eu, front, f"r{n}") for n in range(2)]
+        assert await (await ask(front, "late")) == (503, "queue_full")
+        urgent = await at_leaf(eu, front, "urgent", b"x-dlb-priority: 5\r\n")
+        assert await waiting == (503, "queue_shed")
+        gate.let(2)
+        assert await asyncio.gather(at_work, urgent) == [(200, "")] * 2

@@ -89,6 +89,10 @@ class Health:
             self._recovered_s = now_s
         self._was_up = True
 
+    def went_down(self) -> None:
+        """The address does not answer, whoever noticed: probes answered before do not bring it back."""
+        self._successes = 0
+
     # -- requests -----------------------------------------------------------------------------------------
 
     def succeeded(self, now_s: float, exchange: Exchange) -> bool:

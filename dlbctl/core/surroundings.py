@@ -190,6 +190,7 @@ class Surroundings:
             known.reweigh(now_s)
         else:
             known.mark(address, up=False)
+            known.health.went_down()
             known.rtt_s.pop(address, None)
             for candidate in known.candidates:
                 candidate.forget(address)

@@ -214,6 +214,18 @@ def test_probes_take_thresholds_and_a_first_answer_none() -> None:
     assert [probe(Probe.OK), probe(Probe.FAILED), probe(Probe.OK), probe(Probe.OK)][-2:] == ["down", "slow start"]
 
 
+def test_a_server_that_refused_a_request_takes_as_many_probes_as_any_that_was_down() -> None:
+    tier = leaf(server("a"), health=HEALTH)
+    for _ in range(HEALTH.rise):
+        tier.probed(NOW_S, "a", "http://a:1", Probe.OK)
+    refused(tier.attempt_failed(NOW_S, arrive(tier), Failure.REFUSED, False, False, False, 0.0))
+    states = []
+    for _ in range(HEALTH.rise):
+        tier.probed(NOW_S, "a", "http://a:1", Probe.OK)
+        states.append(tier.targets["a"].state)
+    assert states == ["down", "slow start"]
+
+
 def test_a_busy_server_that_misses_probes_but_serves_is_not_down() -> None:
     """Case 22."""
     tier = leaf(server("a"), health=HEALTH)

@@ -204,6 +204,12 @@ class Tier(Surroundings):
             words = f"{exchange.endpoint.name} has more urgent requests waiting than it has room for"
             return Turn(exchange, Reject(503, "queue_shed", words, self._retry_after_s(now_s, exchange.endpoint)))
         waiting = [endpoint for endpoint in self.endpoints.values() if endpoint.queue]
+        for endpoint in waiting:
+            if not endpoint.candidates:  # not down, which passes, but taken away
+                exchange = endpoint.queue.first
+                self._close(exchange)
+                endpoint.refused += 1
+                return Turn(exchange, self._nowhere(now_s, exchange))
         for endpoint in sorted(waiting, key=lambda endpoint: order(endpoint.queue.first)):
             if not endpoint.full:
                 forward = self._next_of(now_s, endpoint)

@@ -140,12 +140,12 @@ def test_a_trial_that_fails_in_panic_is_followed_by_another() -> None:
     """`m` is served by `a` alone, so it is in panic while `a` is out; its requests are trials already."""
     tier = leaf(server("a"), server("b", models=("other",)), health=HEALTH)
     for _ in range(HEALTH.failures):
-        finish(tier, *fill(tier, 1), 500)
+        finish(tier, arrive(tier), 500)
     assert tier.targets["a"].state == "ejected"
-    finish(tier, *fill(tier, 1), 500)
+    finish(tier, arrive(tier), 500)
     assert tier.targets["a"].health.trial is None
     tier.timer_fired(NOW_S + 10.0)
-    finish(tier, *fill(tier, 1, NOW_S + 10.0), 200, NOW_S + 10.0)
+    finish(tier, to(tier, "a", NOW_S + 10.0), 200, NOW_S + 10.0)
     assert tier.targets["a"].state == "slow start"
 
 
@@ -154,9 +154,9 @@ def test_a_trial_that_fails_where_no_more_may_be_ejected_is_followed_by_another(
     eject(tier, "a")
     tier.timer_fired(NOW_S + 10.0)
     tier.targets_changed([server("a")])
-    finish(tier, *fill(tier, 1, NOW_S + 10.0), 500, NOW_S + 10.0)
+    finish(tier, to(tier, "a", NOW_S + 10.0), 500, NOW_S + 10.0)
     assert tier.targets["a"].state == "trial"
-    finish(tier, *fill(tier, 1, NOW_S + 10.0), 200, NOW_S + 10.0)
+    finish(tier, to(tier, "a", NOW_S + 10.0), 200, NOW_S + 10.0)
     assert tier.targets["a"].state == "slow start"
 
 

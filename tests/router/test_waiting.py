@@ -178,6 +178,19 @@ async def test_the_total_limit_holds_while_a_request_waits() -> None:
         assert not live.router.waiting
 
 
+@on_loop
+async def test_requests_that_wait_for_a_server_that_is_taken_away_are_told_so() -> None:
+    async with gated() as (gate, engine, live):
+        at_work, *waiting = [await ask(live, f"r{n}", waiting=n) for n in range(3)]
+        live.tier.targets_changed([])
+        live.router.moved()
+        assert [await task for task in waiting] == [(503, "no_routable_server")] * 2
+        gate.let()
+        assert await at_work == (200, "")
+        await live.settled()
+        assert not live.router.waiting
+
+
 # -- behind a root -----------------------------------------------------------------------------------------
 
 
@@ -219,4 +232,4 @@ async def test_a_full_queue_does_not_keep_more_urgent_requests_from_the_cell() -
         urgent = await at_leaf(eu, front, "urgent", b"x-dlb-priority: 5\r\n")
         assert await waiting == (503, "queue_shed")
         gate.let(2)
-        assert await asyncio.gather(at_work, urgent) == [(200, "")] * 2
+        assert [await at_work, await urgent] == [(200, "")] * 2

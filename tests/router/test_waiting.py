@@ -180,7 +180,7 @@ async def test_the_total_limit_holds_while_a_request_waits() -> None:
 
 @on_loop
 async def test_requests_that_wait_for_a_server_that_is_taken_away_are_told_so() -> None:
-    async with gated() as (gate, engine, live):
+    async with gated() as (gate, _, live):
         at_work, *waiting = [await ask(live, f"r{n}", waiting=n) for n in range(3)]
         live.tier.targets_changed([])
         live.router.moved()

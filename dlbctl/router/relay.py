@@ -238,8 +238,21 @@ class Relay:
         self._status = status
         if status >= 429 and not bodiless and self._may_retry(status):
             self._keeping = KeptAnswer(status, reason, headers)
+        elif status == 401 and self._is_no_peer(headers):
+            self._turned_away()
         else:
             self._pass_on(status, reason, headers, bodiless=bodiless)
+
+    def _is_no_peer(self, headers: Headers) -> bool:
+        """Whether a leaf refuses this root: what it passes on from a server bears that server's name."""
+        return self._hops[-1][0].role == "root" and all(name != b"dlb-server" for name, _ in headers)
+
+    def _turned_away(self) -> None:
+        """The leaf takes another token: no fault of the client's, and nobody has begun. As if it did not answer."""
+        self._drop_upstream()
+        self._written = False
+        self.record.written_s = 0.0
+        self.lost(Failure.REFUSED)
 
     def _may_retry(self, status: int) -> bool:
         return any(tier.may_retry(exchange, status) for tier, exchange in self._hops)

@@ -117,6 +117,15 @@ def test_a_model_nobody_serves_is_404_and_counts_nothing() -> None:
     assert not tier.exchanges
 
 
+def test_a_root_that_has_not_heard_yet_that_a_model_is_gone_may_ask_another_cell() -> None:
+    """Case 14. A 404 would be the client's answer, though another cell serves it."""
+    tier = leaf(server("a", models=("m", "n")))
+    tier.targets_changed([server("a", models=("n",))])
+    action = refused(tier.arrived(NOW_S, Arrival("id", "m", root="r00t")))
+    assert (action.status, action.code) == (503, "no_routable_server")
+    assert refused(tier.arrived(NOW_S, Arrival("id", "m"))).code == "unknown_model"
+
+
 def test_with_every_server_down_it_is_503_with_retry_after() -> None:
     tier = leaf(server("a"), up=False)
     action = refused(tier.arrived(NOW_S, Arrival("id", "m")))

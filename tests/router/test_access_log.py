@@ -26,7 +26,7 @@ from .live import chain, client_of, leaf, on_loop, root, server, until
 from .process import engine, launch, leaf_file, running
 from .scripted import answering, chunk, serving, sized
 from .test_ledger import USAGE, lines, named
-from .test_lifecycle import STREAM_HEAD, Streaming, streaming_client
+from .test_lifecycle import STREAM_HEAD, Streaming, names_in, streaming_client
 from .wire import chat, post
 
 SECRET = "sk-kept-to-itself"
@@ -218,7 +218,7 @@ async def test_a_log_that_cannot_be_made_leaves_no_socket_behind(tmp_path: Path)
     _, errors = await process.communicate()
     assert process.returncode == 3
     assert errors.decode().startswith(f"dlbctl: error: {config}: access_log.path: {tmp_path}/none/log: cannot be ")
-    assert [path.name for path in tmp_path.iterdir()] == [config.name]
+    assert names_in(tmp_path) == [config.name]
 
 
 def test_a_file_that_cannot_be_made_is_an_error_of_the_configuration(tmp_path: Path) -> None:

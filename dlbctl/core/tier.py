@@ -298,7 +298,7 @@ class Tier(Surroundings):
 
     def _send(self, now_s: float, exchange: Exchange, candidate: Candidate, rule: str) -> Forward:
         target = candidate.target
-        address = target.next_address(exchange.tried)
+        address = target.next_address(candidate.serving, exchange.tried)
         assert address is not None
         exchange.rule = rule
         exchange.address = address

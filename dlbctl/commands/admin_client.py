@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 from dlbctl.commands import output
 from dlbctl.core.errors import ConfigError, DlbctlError, UnreachableError, UsageError
@@ -65,6 +66,11 @@ def _accepts(address: str) -> bool:
         except OSError:
             return False
     return True
+
+
+def path_part(text: str) -> str:
+    """Anything as one step of a path. Dots too: clients choose ids, and `..` would be a step back."""
+    return quote(text, safe="").replace(".", "%2E")
 
 
 @contextmanager

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 import typer
 
 from dlbctl.commands import output
-from dlbctl.commands.admin_client import ADMIN_HELP, AdminClient, change_all, connected, raise_all
+from dlbctl.commands.admin_client import ADMIN_HELP, AdminClient, change_all, connected, path_part, raise_all
 from dlbctl.core.errors import DlbctlError, UnreachableError
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def _change(method: str, target: str, admin: str | None, *, as_json: bool, wait:
     """Change every router that answers, once each of them has said that it knows the target."""
     from dlbctl.core.snapshot import DrainRow
 
-    path = f"/v1/drain/{quote(target, safe='')}"
+    path = f"/v1/drain/{path_part(target)}"
     silent: list[DlbctlError] = []
     with connected(admin) as clients:
         knowing = [client for client in clients if _knows(client, path, silent)]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 import typer
 
 from dlbctl.commands import output
-from dlbctl.commands.admin_client import ADMIN_HELP, AdminClient, connected
+from dlbctl.commands.admin_client import ADMIN_HELP, AdminClient, connected, path_part
 from dlbctl.core.errors import DlbctlError
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def kill(
 
     with connected(admin) as clients:
         client, found = _single(_found(clients, request_id, number), request_id)
-        path = f"/v1/requests/{quote(request_id, safe='')}?number={found.number}"
+        path = f"/v1/requests/{path_part(request_id)}?number={found.number}"
         killed = client.change("DELETE", path, None, RequestRow)
     if as_json:
         output.show_json(killed)

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from dlbctl.core.errors import DlbctlError
+
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-
-    from dlbctl.core.errors import DlbctlError
 
 # Wider than any line: a figure that was cut to fit a window is a wrong figure. A terminal wraps what is too long.
 _UNCUT = 100_000
@@ -20,8 +20,20 @@ _UNCUT = 100_000
 def show(*parts: RenderableType) -> None:
     """Print results for people: plain text under NO_COLOR and in pipes, lines never cut, strings as they are."""
     screen = _console(width=_UNCUT, soft_wrap=True)
-    for part in parts:
-        screen.print(_literal(part))
+    with _to_stdout():
+        for part in parts:
+            screen.print(_literal(part))
+
+
+@contextmanager
+def _to_stdout() -> Iterator[None]:
+    """A disk that is full is an error in one line; whoever reads a pipe may leave, and typer knows what that means."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise DlbctlError(f"standard output: {error.strerror or error}") from error
 
 
 @contextmanager
@@ -88,8 +100,9 @@ def _literal(part: RenderableType) -> RenderableType:
 
 def show_line(text: str) -> None:
     """Print a line that is to be copied: never wrapped, cut or coloured."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    with _to_stdout():
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
 
 
 def show_json(value: Any, *, on_one_line: bool = False) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 import typer
 
 from dlbctl.commands import output
-from dlbctl.commands.admin_client import ADMIN_HELP, AdminClient, change_all, connected, raise_all
+from dlbctl.commands.admin_client import ADMIN_HELP, AdminClient, change_all, connected, path_part, raise_all
 from dlbctl.core.errors import ConfigError, DlbctlError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
@@ -113,5 +112,5 @@ def _knows(client: AdminClient, endpoint: str, silent: list[DlbctlError]) -> boo
 def _change_one(client: AdminClient, endpoint: str, method: str, body: dict[str, str] | None) -> EndpointRow:
     from dlbctl.core.snapshot import EndpointRow
 
-    found = client.change(method, f"/v1/policy/{quote(endpoint, safe='')}", body, list[EndpointRow])
+    found = client.change(method, f"/v1/policy/{path_part(endpoint)}", body, list[EndpointRow])
     return next(row for row in found if row.endpoint == endpoint)

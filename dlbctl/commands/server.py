@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote
 
 import typer
 
 from dlbctl.commands import output
-from dlbctl.commands.admin_client import ADMIN_HELP, change_all, connected, raise_all
-from dlbctl.core.errors import DlbctlError
+from dlbctl.commands.admin_client import ADMIN_HELP, change_all, connected, path_part, raise_all
+from dlbctl.core.errors import ConfigError, DlbctlError, UsageError
 
 app = typer.Typer(help="Add servers to a running router, or remove them.", no_args_is_help=True)
 
@@ -33,8 +32,17 @@ def add(
     For it to last, add it to the configuration file as well. A server of the file that was removed live comes back as
     the file has it.
     """
-    server = {"url": url, "name": name, "weight": weight, "slots": slots, "endpoints": endpoint}
-    _change("POST", "/v1/servers", {"server": server, "cell": cell}, admin, as_json=as_json, done=f"{url}: added")
+    import msgspec
+
+    from dlbctl.router.sections import ServerSection
+
+    server = ServerSection(url, name, tuple(endpoint), weight, slots)
+    try:
+        server.check("server")
+    except ConfigError as error:
+        raise UsageError(error.message, hint=error.hint) from error
+    body = {"server": msgspec.to_builtins(server), "cell": cell}
+    _change("POST", "/v1/servers", body, admin, as_json=as_json, done=f"{url}: added")
 
 
 @app.command()
@@ -47,7 +55,7 @@ def remove(
 
     For it to last, remove it from the configuration file as well. `server add` brings it back.
     """
-    path = f"/v1/servers/{quote(server, safe='')}"
+    path = f"/v1/servers/{path_part(server)}"
     _change("DELETE", path, None, admin, as_json=as_json, done=f"{server}: removed")
 
 

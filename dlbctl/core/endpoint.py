@@ -103,7 +103,7 @@ class Endpoint:
         """Work out who can be chosen and on which cost. Called when either may have changed, not per request."""
         for candidate in self.routable:
             candidate.counted = False
-        answering = [c for c in self.candidates.values() if c.target.up and c.k > 0]
+        answering = [c for c in self.candidates.values() if c.answers]
         self.routable = [c for c in answering if c.target.health.standing is not Standing.OUT]
         self.panic = bool(answering) and not self.routable
         if self.panic:
@@ -145,7 +145,7 @@ class Endpoint:
 
     def room_will_come(self, now_s: float, exchange: Exchange) -> bool:
         """Whether waiting may help: for an end of a request, not for a server that says it is busy."""
-        return any(now_s >= c.busy_until_s and c.target.has_address_beside(exchange.tried) for c in self.routable)
+        return any(now_s >= c.busy_until_s and c.has_address_beside(exchange.tried) for c in self.routable)
 
     def expected_wait_s(self, now_s: float, ahead: int) -> float:
         """How long until so many requests and one more have found room, at the rate at which requests end now."""
@@ -158,7 +158,7 @@ class Endpoint:
         if self.limited or now_s < self.held_until_s:
             candidates = [c for c in candidates if c.admits(now_s)]
         if exchange.tried:
-            candidates = [c for c in candidates if c.target.has_address_beside(exchange.tried)]
+            candidates = [c for c in candidates if c.has_address_beside(exchange.tried)]
         if not candidates:
             return None
         if len(candidates) == 1:

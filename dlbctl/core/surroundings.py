@@ -149,9 +149,9 @@ class Surroundings:
         candidate = endpoint.candidates.get(target.name)
         if candidate is None:
             candidate = self._add_candidate(endpoint, target)
-        before = (candidate.k, candidate.curve)
+        before = (candidate.k, candidate.serving, candidate.curve)
         candidate.report(now_s, address, state, self.boot)
-        if before == (candidate.k, candidate.curve):
+        if before == (candidate.k, candidate.serving, candidate.curve):
             endpoint.touch(candidate)
         else:
             endpoint.settle()

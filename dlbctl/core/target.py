@@ -128,18 +128,14 @@ class Target:
         """Whether this is one of its addresses and takes requests."""
         return address in self.addresses and address not in self.shut
 
-    def has_address_beside(self, tried: tuple[str, ...]) -> bool:
-        """Whether an address answers that was not tried."""
-        return any(address not in self.shut and address not in tried for address in self.addresses)
-
-    def next_address(self, tried: tuple[str, ...]) -> str | None:
-        """The next address in turn that answers and was not tried; None when there is none left."""
+    def next_address(self, serving: frozenset[str], tried: tuple[str, ...]) -> str | None:
+        """The next address in turn that answers, is of those serving and was not tried; None when none is left."""
         if len(self.addresses) == 1 and not self.shut and not tried:
             return self.addresses[0]
         for _ in self.addresses:
             address = self.addresses[self._next % len(self.addresses)]
             self._next = (self._next + 1) % len(self.addresses)
-            if address not in self.shut and address not in tried:
+            if address in serving and address not in self.shut and address not in tried:
                 return address
         return None
 
@@ -148,6 +144,7 @@ class Candidate:
     """One endpoint at one target: the reported state, what this tier has sent there, the cost of sending more.
 
     Satisfies `policy.View`. busy: times in a row that it said it is; busy_until_s: it is left alone until then.
+    serving: the target's addresses behind which there is a server for it; of a cell, the leaves that report some.
     Counts are never reset while an exchange is open: a target that is removed and added again gets new candidates,
     and old exchanges give back to the old ones.
     """
@@ -168,6 +165,7 @@ class Candidate:
         "reported_s",
         "reports",
         "requests",
+        "serving",
         "stale",
         "target",
         "tau_s",
@@ -187,6 +185,7 @@ class Candidate:
         self.cost = 0.0
         self.tau_s = target.tau_s
         self.k = target.settings.weight
+        self.serving = frozenset(target.addresses)
         self.busy = 0
         self.busy_until_s = 0.0
         self.on_the_way = OnTheWay()
@@ -204,6 +203,16 @@ class Candidate:
     def rif(self) -> float:
         """Requests in flight at the target as far as this tier can know."""
         return self.load * self.k
+
+    @property
+    def answers(self) -> bool:
+        """Whether there is an address to send it to."""
+        return self.k > 0 and not self.serving <= self.target.shut
+
+    def has_address_beside(self, tried: tuple[str, ...]) -> bool:
+        """Whether an address answers that was not tried."""
+        shut = self.target.shut
+        return any(address not in shut and address not in tried for address in self.serving)
 
     def admits(self, now_s: float) -> bool:
         """Whether one more may be sent there now."""
@@ -286,6 +295,7 @@ class Candidate:
     def _sum_up(self) -> None:
         """What the leaves that report say together; with none left the cell is not known to serve this endpoint."""
         self.k = max((report.k for report in self.reports.values()), default=0.0)
+        self.serving = frozenset(address for address, report in self.reports.items() if report.k > 0)
         self.curve = max(self.curves.values(), key=lambda curve: curve.samples, default=None)
 
     def measure(self) -> None:

@@ -312,7 +312,7 @@ class Tier(Surroundings):
 
     def _send(self, now_s: float, exchange: Exchange, candidate: Candidate, rule: str) -> Forward:
         target = candidate.target
-        address = target.next_address(exchange.tried)
+        address = target.next_address(candidate.serving, exchange.tried)
         assert address is not None
         exchange.rule = rule
         exchange.address = address
@@ -323,8 +323,9 @@ class Tier(Surroundings):
         return Forward(exchange, address, rule)
 
     def _unknown(self, arrival: Arrival) -> Reject:
-        if not self.routable():
-            # Nobody has said yet what is served; a client would not try a 404 again.
+        if arrival.root or not self.routable():
+            # Nobody has said yet what is served, or a root has heard of it and not yet that it is gone: another cell
+            # may serve it, and a client would not try a 404 again.
             kind = "cell" if self.role == "root" else "server"
             return Reject(503, f"no_routable_{kind}", f"no {kind} answers at present", 1)
         return Reject(404, "unknown_model", f"the model {shortened(arrival.endpoint)!r} is not served here")

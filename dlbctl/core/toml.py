@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, Protocol, TypeVar, get_args, get_type_hints, runtime_checkable
+from typing import Any, Protocol, TypeVar, get_args, get_origin, get_type_hints, runtime_checkable
 
 import msgspec
 import tomli
@@ -74,6 +74,8 @@ def _override_all(
         if not separator:
             _refuse_slip(name, sections)
         elif section in sections:
+            if get_origin(sections[section]) is tuple:
+                tree.setdefault(section, [])  # its entries can be overridden, not made
             overridden[_override(tree, name, value)] = name
         elif section not in beside:
             raise _no_section(name, section, {*sections, *beside})

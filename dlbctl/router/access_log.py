@@ -85,6 +85,7 @@ class AccessLog:
         self.path = path
         self._refused = 0  # lines that found no room to wait
         self._failed = 0  # and those that the disk did not take; counted in the thread
+        self._torn = False  # the file ends within a line: the next one must not go on there
         self._source = source
         self._root = root
         self._lines_kept = lines_kept
@@ -194,13 +195,16 @@ class AccessLog:
             os.close(self._fd)
 
     def _write(self, lines: list[AccessLine]) -> None:
-        left = memoryview(b"".join(self._encoder.encode(line) + b"\n" for line in lines))
+        data = b"\n" * self._torn + b"".join(self._encoder.encode(line) + b"\n" for line in lines)
+        written = 0
         try:
-            while left:
-                left = left[os.write(self._fd, left) :]
+            while written < len(data):
+                written += os.write(self._fd, memoryview(data)[written:])
         except OSError as error:
-            self._failed += len(lines)
+            self._failed += min(len(lines), data.count(b"\n", written))
             _LOG.error("access log %s: %s", self.path, error.strerror or error)
+        if written:
+            self._torn = not data.endswith(b"\n", 0, written)
 
     def _reopen(self) -> None:
         if self.path == STDOUT:
@@ -212,6 +216,7 @@ class AccessLog:
             return
         os.close(self._fd)
         self._fd = fd
+        self._torn = False
 
     def _open(self) -> int:
         """Append; only its user may read a new file."""

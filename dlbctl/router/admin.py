@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import httpx
 import msgspec
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from dlbctl import __version__
@@ -94,6 +97,18 @@ class AdminProtocol(HttpToolsProtocol):
             self.client = (f"uid {uid} (pid {pid})", 0)
 
 
+class NoPages:
+    """Refuses what pages in a browser send: any of them may reach a loopback address of whoever looks at it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Browsers say where each change they ask for comes from; nobody else does."""
+        app = _error(403, "pages in a browser have no access") if "origin" in Headers(scope=scope) else self._app
+        await app(scope, receive, send)
+
+
 class Admin:
     """The handlers, over one router."""
 
@@ -126,6 +141,7 @@ class Admin:
                 Route("/v1/drain/{place:path}", self.undrain, methods=["DELETE"]),
                 Route("/v1/reload", self.reload, methods=["POST"]),
             ],
+            middleware=[Middleware(NoPages)],
             exception_handlers={HTTPException: _not_here, DlbctlError: _refused},
         )
 

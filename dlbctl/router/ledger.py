@@ -54,6 +54,6 @@ class Ledger:
             relay.record.left_as = DRAIN_TIMEOUT
 
     def _close(self, record: Record, now_s: float, status: int, code: str, usage: Usage | None) -> None:
-        self.tally.of(record.endpoint).count(record, now_s, status, code)
+        self.tally.count(record, now_s, status, code)
         if self.access_log is not None:
             self.access_log.note(record, now_s, status, code, usage)

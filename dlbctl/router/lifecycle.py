@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import stat
+import time
 from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Any
@@ -249,12 +250,13 @@ class Lifecycle:
             server.stop()
         for act in self._on_drain:
             act()
+        began_s = time.monotonic()
         await self._until(lambda: all(task.done() for task in serving), self.drain_s)
         for act in self._on_cut:
             act()
         left = [connection for server, _ in self._servers for connection in server.server_state.connections]
         if left:
-            _LOG.warning("drain: %d connections cut after %g s", len(left), self.drain_s)
+            _LOG.warning("drain: %d connections cut after %.1f s", len(left), time.monotonic() - began_s)
         for connection in left:
             transport = getattr(connection, "transport", None)
             if transport is not None:

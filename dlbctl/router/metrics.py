@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -19,8 +18,8 @@ from starlette.routing import Route
 
 from dlbctl import __version__
 from dlbctl.core.health import Standing
-from dlbctl.router.reasons import OK, REASONS
-from dlbctl.router.tally import EndpointTally, Histogram
+from dlbctl.router.reasons import REASONS
+from dlbctl.router.tally import EndpointTally, Histogram, Tally
 
 if TYPE_CHECKING:
     from dlbctl.core.tier import Tier
@@ -52,8 +51,10 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         """Every family there is."""
         yield self._build()
-        yield from _endings(self._tallies())
-        yield from _times(self._tallies())
+        tally = self._router.ledger.tally
+        tally.forget_the_gone()
+        yield from _endings(tally)
+        yield from _times(tally.endpoints)
         yield from _targets(self._router.tiers)
         yield from _decisions(self._router.tiers)
         yield from self._own_work()
@@ -65,11 +66,6 @@ class Metrics:
         )
         family.add_metric([__version__, tier.role, tier.settings.cell], 1)
         return family
-
-    def _tallies(self) -> dict[str, EndpointTally]:
-        tally = self._router.ledger.tally
-        tally.forget_the_gone()
-        return tally.endpoints
 
     def _own_work(self) -> Iterator[Metric]:
         router = self._router
@@ -103,18 +99,15 @@ class _Collected(Collector):
         return self._families
 
 
-def _endings(tallies: dict[str, EndpointTally]) -> Iterator[Metric]:
+def _endings(tally: Tally) -> Iterator[Metric]:
     """How requests ended."""
     requests = CounterMetricFamily("dlbctl_requests", "Requests that are over.", labels=["endpoint", "status", "code"])
     errors = CounterMetricFamily("dlbctl_errors", "Requests that did not end well.", labels=["code", "by"])
-    by_code: Counter[str] = Counter()
-    for endpoint, tally in tallies.items():
-        for (status, code), count in tally.endings.items():
+    for endpoint, counted in tally.endpoints.items():
+        for (status, code), count in counted.endings.items():
             requests.add_metric([endpoint, f"{status}xx" if status else "none", code], count)
-            by_code[code] += count
-    for code, count in by_code.items():
-        if code != OK:
-            errors.add_metric([code, REASONS[code].by], count)
+    for code, count in tally.errors.items():
+        errors.add_metric([code, REASONS[code].by], count)
     yield from (requests, errors)
 
 

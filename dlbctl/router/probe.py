@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,10 +33,14 @@ _DECODER = msgspec.json.Decoder(State)
 
 
 class Ping:
-    """Measures the round trip to an address on a connection of its own. Satisfies `Answered`."""
+    """Measures the round trip to an address on a connection of its own. Satisfies `Answered`.
 
-    def __init__(self, router: Router, address: str) -> None:
+    refused: told when the leaf does not know this root, which a stream that is open already does not show.
+    """
+
+    def __init__(self, router: Router, address: str, refused: Callable[[], None]) -> None:
         self._router = router
+        self._refused = refused
         self._pool = Pool(router.loop, Address(address), router.wheel)
         self._sent_s = 0.0
         self._residence_s = 0.0
@@ -89,6 +94,8 @@ class Ping:
         self._residence_s = int(value) / 1e6 if value.isdigit() else 0.0
         if status == 200:
             self._samples.append(max(0.0, self._router.clock() - self._sent_s - self._residence_s))
+        elif status == 401:
+            self._refused()
 
     def data(self, pieces: list[bytes], complete: bool) -> None:  # noqa: ARG002 - nothing in it
         """Once it is whole, ready for the next."""
@@ -110,7 +117,7 @@ class Subscription:
         self._interval_s = interval_ms / 1e3
         self._path = f"/dlb/v1/state?interval={interval_ms:g}"
         self._pool = Pool(router.loop, Address(address), router.wheel)
-        self._ping = Ping(router, address)
+        self._ping = Ping(router, address, lambda: self._end(OTHER_TOKEN))
         self._upstream: Upstream | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._partial = b""

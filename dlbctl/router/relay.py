@@ -242,11 +242,24 @@ class Relay:
         self._status = status
         if status >= 429 and not bodiless and self._keeps_back(status):
             self._keeping = KeptAnswer(status, reason, headers)
+        elif status == 401 and self._is_no_peer(headers):
+            self._turned_away()
         else:
             self._pass_on(status, reason, headers, bodiless=bodiless)
 
     def _keeps_back(self, status: int) -> bool:
         return any(tier.keeps_back(exchange, status) for tier, exchange in self._hops)
+
+    def _is_no_peer(self, headers: Headers) -> bool:
+        """Whether a leaf refuses this root: what it passes on from a server bears that server's name."""
+        return self._hops[-1][0].role == "root" and all(name != b"dlb-server" for name, _ in headers)
+
+    def _turned_away(self) -> None:
+        """The leaf takes another token: no fault of the client's, and nobody has begun. As if it did not answer."""
+        self._drop_upstream()
+        self._written = False
+        self.record.written_s = 0.0
+        self.lost(Failure.REFUSED)
 
     def _pass_on(self, status: int, reason: bytes, headers: Headers, *, bodiless: bool) -> None:
         """Pass the head on with our headers in place of the hop's."""

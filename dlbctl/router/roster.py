@@ -31,20 +31,21 @@ class Roster:
     def read(self, listed: Iterable[TargetSettings]) -> None:
         """Take over what the file lists now."""
         self._listed = tuple(listed)
-        names = {server.name for server in self._listed}
         addresses = {_address(server) for server in self._listed}
+        self.removed = {address: server for address, server in self.removed.items() if address in addresses}
+        names = {server.name for server in self._listed if _address(server) not in self.removed}
         self.added = {
             address: server
             for address, server in self.added.items()
             if address not in addresses and server.name not in names
         }
-        self.removed = {address: server for address, server in self.removed.items() if address in addresses}
 
     def add(self, server: TargetSettings) -> None:
         """Add a server, or bring back one of the file as the file has it. DlbctlError when it is there already."""
         address = _address(server)
+        name = self.removed.get(address, server).name
         for known in self.servers:
-            if _address(known) == address or known.name == server.name:
+            if _address(known) == address or known.name == name:
                 raise DlbctlError(f"there is a server {known.name} at {_address(known)} already")
         if self.removed.pop(address, None) is None:
             self.added[address] = server

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from dlbctl.core.errors import ConfigError
 from dlbctl.router.access_log import AccessLog
 from dlbctl.router.admin import INSPECT_PATH, Admin, AdminProtocol, leaf_view
 from dlbctl.router.config import LeafFile, RootFile, admin_address
@@ -66,12 +67,14 @@ async def _root(source: Source[RootFile], announce: Announce) -> None:
     section = file.root
     tier, log = tier_of(file.tier(), _boot(), section.event_log)
     router = Router(tier, {}, asyncio.get_running_loop())
+    cells = LocalCells(router, section.event_log)
+    local = file.local_leaves()
+    made = cells.prepare(local)
+    _open_access_log(router, source, file.access_log.path)
     process = _Process(file, str(source.path), router)
     process.listen("listen", "listening", Listener(router, file.http))
     process.read(file, token)
-    cells = LocalCells(router, section.event_log)
-    local = file.local_leaves()
-    cells.read(local, cells.prepare(local), section.probe_interval_ms / 1e3)
+    cells.read(local, made, section.probe_interval_ms / 1e3)
     prober = Prober(router, section.probe_interval_ms)
 
     def apply(file: RootFile, token: bytes) -> None:
@@ -88,7 +91,7 @@ async def _root(source: Source[RootFile], announce: Announce) -> None:
         router.changed()
 
     reload = Reload(source, (file, token), apply, process.notifier)
-    process.keep_books(file.access_log.path)
+    process.keep_books()
     process.admin(Control(router, cells.cells.values, reload))
     for work in (cells.run, prober.run, router.keep_time):
         process.life.background(work)
@@ -108,6 +111,7 @@ async def _leaf(source: Source[LeafFile], announce: Announce) -> None:
     tier, log = tier_of(file.tier(), _boot(), file.leaf.event_log)
     router = Router(tier, {}, asyncio.get_running_loop())
     cell = ServedCell(tier, log, router)
+    _open_access_log(router, source, file.access_log.path)
     process = _Process(file, str(source.path), router)
     process.listen("listen", "listening", Listener(router, file.http))
     peers = PeerListener(router, file.http)
@@ -124,7 +128,7 @@ async def _leaf(source: Source[LeafFile], announce: Announce) -> None:
         router.changed()
 
     reload = Reload(source, (file, token), apply, process.notifier)
-    process.keep_books(file.access_log.path)
+    process.keep_books()
     process.admin(Control(router, lambda: [cell], reload))
     for work in (cell.run, router.keep_time):
         process.life.background(work)
@@ -169,16 +173,14 @@ class _Process:
             self.life.add(hosted(Metrics(self._router).app()), sock, held=held)
             self._opened.append(("metrics", f"{url_of(sock)}/metrics"))
 
-    def keep_books(self, access_log: str) -> None:
-        """Watch over requests beside their way: the audit, the loop's lag, the access log at a path."""
+    def keep_books(self) -> None:
+        """Watch over requests beside their way: the audit, the loop's lag, the access log."""
         router = self._router
         self.life.background(router.audit.run)
         self.life.background(router.lag.run)
         self.life.on_cut(router.ledger.drain_is_over)
-        if access_log:
-            tier = router.tier
-            source, root = (tier.settings.cell, tier.boot) if tier.role == "root" else ("", "")
-            log = router.ledger.access_log = AccessLog(access_log, source=source, root=root)
+        log = router.ledger.access_log
+        if log is not None:
             self.life.background(log.run)
             self.life.on_hangup(log.reopen)
 
@@ -201,6 +203,18 @@ class _Process:
                 announce(name, url)
 
         await self.life.run(started)
+
+
+def _open_access_log(router: Router, source: Source[Any], path: str) -> None:
+    """Have the access log kept, if there is to be one. Before sockets are made: one that fails leaves none behind."""
+    if not path:
+        return
+    tier = router.tier
+    cell, root = (tier.settings.cell, tier.boot) if tier.role == "root" else ("", "")
+    try:
+        router.ledger.access_log = AccessLog(path, source=cell, root=root)
+    except ConfigError as error:
+        raise ConfigError(f"{source.path}: {error.message}") from error
 
 
 def _boot() -> str:

@@ -205,6 +205,8 @@ class ServerSection(Struct, frozen=True, forbid_unknown_fields=True):
         _check_url(self.url, f"{where}.url")
         if self.name:
             check_name(self.name, f"{where}.name")
+        for index, endpoint in enumerate(self.endpoints):
+            check_name(endpoint, f"{where}.endpoints[{index}]")
         if not 0 < self.weight < math.inf:
             raise ConfigError(f"{where}.weight: must be positive")
         if self.slots < 0:
@@ -245,7 +247,7 @@ class CellSection(Struct, frozen=True, forbid_unknown_fields=True):
 def host_and_port(text: str, where: str) -> tuple[str, int]:
     """Split host:port (an IPv6 host in brackets). ConfigError when it is not that."""
     host, colon, port = text.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+    if not colon or not (port.isascii() and port.isdigit()) or len(port) > 5 or int(port) > 65535:
         raise ConfigError(f"{where}: {text!r} is not host:port", hint='for instance "127.0.0.1:8080"')
     return host.strip("[]") or "0.0.0.0", int(port)
 

@@ -64,14 +64,24 @@ class EndpointTally:
 
 
 class Tally:
-    """The counts of a router, by endpoint: one that is served, "" for requests that named none, or `other`."""
+    """The counts of a router, by endpoint: one that is served, "" for requests that named none, or `other`.
+
+    errors: of all endpoints, gone ones too, by reason code: a sum of what comes and goes would go back.
+    """
 
     def __init__(self, tier: Tier) -> None:
         self.endpoints = {"": EndpointTally(), OTHER: EndpointTally()}
+        self.errors: dict[str, int] = {}
         self._tier = tier
 
     def __repr__(self) -> str:
         return f"<Tally of {len(self.endpoints)} endpoints>"
+
+    def count(self, record: Record, now_s: float, status: int, code: str) -> None:
+        """A request is over."""
+        self.of(record.endpoint).count(record, now_s, status, code)
+        if code != OK:
+            self.errors[code] = self.errors.get(code, 0) + 1
 
     def of(self, endpoint: str) -> EndpointTally:
         """Where this endpoint's requests are counted."""

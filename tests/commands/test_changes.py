@@ -152,3 +152,18 @@ def test_a_server_is_added_and_removed_and_shown_as_drift(root: Root, engines: l
     assert f"there is a server {names[1]} at {engines[1]} already" in err
     rows = json.loads(root.run("server", "remove", names[1], "--json")[1])[root.admin]
     assert [row["address"] for row in rows] == [engines[0]]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--weight", "nan"), "server.weight: must be positive"),
+        (("--weight", "inf"), "server.weight: must be positive"),
+        (("--slots", "-1"), "server.slots: cannot be negative"),
+        (("--endpoint", ""), "server.endpoints[0]: '' is no name"),
+    ],
+)
+def test_a_server_that_cannot_be_is_told_before_any_router_is_asked(words: tuple[str, ...], told: str) -> None:
+    code, out, err = run("unix:/nowhere", "server", "add", "http://127.0.0.1:1", *words)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[0] == f"dlbctl: error: {told}"

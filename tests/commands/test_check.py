@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,16 @@ def test_as_a_process_it_says_ok_or_ends_with_3(tmp_path: Path) -> None:
     code, out, err = dlbctl("check", path)
     assert (code, out) == (3, "")
     assert err == f"dlbctl: error: {path}: unknown key cell[0].leafs\n  did you mean 'leaves'?\n"
+
+
+def test_a_full_disk_is_one_line_and_no_success(tmp_path: Path) -> None:
+    path = tmp_path / "any.toml"
+    path.write_text(ROOT)
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "dlbctl", "check", str(path)]
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr == "dlbctl: error: standard output: No space left on device\n"
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,13 @@ def test_of_requests_with_one_id_the_one_that_is_meant_is_killed(routers: Router
         assert is_cut(first)
 
 
+@pytest.mark.parametrize("identity", ["..", "a/../b?c#d", "%2E%2e"])
+def test_no_id_that_a_client_chooses_keeps_a_request_from_being_killed(identity: str, routers: Routers) -> None:
+    with streaming(routers, identity) as client:
+        assert routers.run("kill", identity)[::2] == (0, "")
+        assert is_cut(client)
+
+
 @pytest.mark.parametrize("words", [("none",), ("none", "--number", "1"), ("none", "--json")])
 def test_a_request_that_is_not_open_is_an_error_that_says_where_to_look(
     words: tuple[str, ...], routers: Routers

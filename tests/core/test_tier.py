@@ -117,6 +117,29 @@ def test_a_model_nobody_serves_is_404_and_counts_nothing() -> None:
     assert not tier.exchanges
 
 
+def test_a_root_that_has_not_heard_yet_that_a_model_is_gone_may_ask_another_cell() -> None:
+    """Case 14. A 404 would be the client's answer, though another cell serves it."""
+    tier = leaf(server("a", models=("m", "n")))
+    tier.targets_changed([server("a", models=("n",))])
+    action = refused(tier.arrived(NOW_S, Arrival("id", "m", root="r00t")))
+    assert (action.status, action.code) == (503, "no_routable_server")
+    assert refused(tier.arrived(NOW_S, Arrival("id", "m"))).code == "unknown_model"
+
+
+def test_a_leaf_without_a_server_is_not_asked_while_another_of_its_cell_has_one() -> None:
+    """Its servers are drained, or it has only just begun to look for them: the cell is not busy for that."""
+    tier = cells("eu", leaves=2)
+    for nothing in ({"m": EndpointState(k=0.0)}, {}):
+        tier.state_reported(NOW_S, "eu", "http://eu:0", State(endpoints=nothing), 0.01)
+        tier.address_changed(NOW_S, "eu", "http://eu:0", False)
+        tier.state_reported(NOW_S, "eu", "http://eu:0", State(endpoints=nothing), 0.01)
+        assert {arrive(tier).address for _ in range(4)} == {"http://eu:1"}
+    tier.admin_set(NOW_S, "eu", "http://eu:1", AdminState.DRAIN)
+    assert refused(tier.arrived(NOW_S, Arrival("id", "m"))).code == "no_routable_cell"
+    tier.state_reported(NOW_S, "eu", "http://eu:0", State(endpoints={"m": EndpointState(k=1.0)}), 0.01)
+    assert arrive(tier).address == "http://eu:0"
+
+
 def test_with_every_server_down_it_is_503_with_retry_after() -> None:
     tier = leaf(server("a"), up=False)
     action = refused(tier.arrived(NOW_S, Arrival("id", "m")))

@@ -330,7 +330,7 @@ class Sequences(RuleBasedStateMachine):
             self.endpoint_is_true(endpoint)
 
     def endpoint_is_true(self, endpoint: Endpoint) -> None:
-        up = [c for c in endpoint.candidates.values() if c.target.up and c.k > 0]
+        up = [c for c in endpoint.candidates.values() if self.can_be_asked(c)]
         well = [c for c in up if c.target.health.standing is not Standing.OUT]
         assert endpoint.panic == (bool(up) and not well)
         up = well or up
@@ -346,6 +346,13 @@ class Sequences(RuleBasedStateMachine):
             assert candidate.load >= 0.0
             assert endpoint.cost.ready(candidate)
             assert candidate.cost == endpoint.cost.of(candidate)
+
+    def can_be_asked(self, candidate: Candidate) -> bool:
+        """A server that answers; a cell with a leaf that answers and has servers."""
+        target = candidate.target
+        if self.role == "leaf":
+            return target.up
+        return any(report.k > 0 and target.takes(address) for address, report in candidate.reports.items())
 
     def remember(self) -> None:
         for target in self.tier.targets.values():

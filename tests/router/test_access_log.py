@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import resource
 import signal
 import stat
 from datetime import UTC, datetime
@@ -22,10 +23,10 @@ from dlbctl.router.record import Record
 from dlbctl.router.request import Request
 
 from .live import chain, client_of, leaf, on_loop, root, server, until
-from .process import engine, leaf_file, running
+from .process import engine, launch, leaf_file, running
 from .scripted import answering, chunk, serving, sized
 from .test_ledger import USAGE, lines, named
-from .test_lifecycle import STREAM_HEAD, Streaming, streaming_client
+from .test_lifecycle import STREAM_HEAD, Streaming, names_in, streaming_client
 from .wire import chat, post
 
 SECRET = "sk-kept-to-itself"
@@ -182,6 +183,42 @@ def test_a_full_disk_costs_lines_and_nothing_else(caplog: pytest.LogCaptureFixtu
     assert log.dropped == 1
     assert "access log /dev/full: No space left on device" in caplog.text
     assert "1 lines lost" in caplog.text
+
+
+@on_loop
+async def test_a_line_that_the_disk_took_half_of_spoils_none_after_it(tmp_path: Path) -> None:
+    """What a disk that is full for a while does: of the lines lost each is counted, of the others each can be read."""
+    path = tmp_path / "log"
+    log = AccessLog(str(path))
+    log.note(record(), 1.0, 200, "ok", None)
+    log.flush()
+    await until(lambda: path.stat().st_size > 0)
+    size = path.stat().st_size
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3 * size + size // 2, unlimited[1]))
+    try:
+        for _ in range(4):
+            log.note(record(), 1.0, 200, "ok", None)
+        log.flush()
+        await until(lambda: log.dropped > 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    log.note(record(), 1.0, 200, "ok", None)
+    log.close()
+    written = path.read_bytes().splitlines()
+    torn = written.pop(3)
+    assert (log.dropped, torn.endswith(b"}")) == (2, False)
+    assert [json.loads(line)["code"] for line in written] == ["ok"] * 4
+
+
+@on_loop
+async def test_a_log_that_cannot_be_made_leaves_no_socket_behind(tmp_path: Path) -> None:
+    config = with_log(leaf_file(tmp_path, "http://127.0.0.1:1"), f"{tmp_path}/none/log")
+    process = await launch("leaf", config)
+    _, errors = await process.communicate()
+    assert process.returncode == 3
+    assert errors.decode().startswith(f"dlbctl: error: {config}: access_log.path: {tmp_path}/none/log: cannot be ")
+    assert names_in(tmp_path) == [config.name]
 
 
 def test_a_file_that_cannot_be_made_is_an_error_of_the_configuration(tmp_path: Path) -> None:

@@ -222,6 +222,18 @@ async def test_no_answer_holds_a_secret() -> None:
 
 
 @on_loop
+async def test_a_page_in_a_browser_changes_nothing() -> None:
+    """It may send such a request without asking first: its body is text, as far as the browser knows."""
+    headers = {"origin": "http://elsewhere.example", "content-type": "text/plain"}
+    body = b'{"server":{"url":"http://6.6.6.6:1"}}'
+    async with leaf([server("s", 1)]) as live, admin_of(live) as asked:
+        answer = await asked.client.post("/v1/servers", content=body, headers=headers)
+        assert (answer.status_code, answer.json()) == (403, {"error": "pages in a browser have no access"})
+        assert [row["server"] for row in await asked.get("servers")] == ["s"]
+        assert (await asked.client.post("/v1/servers", content=body)).status_code == 200
+
+
+@on_loop
 async def test_what_is_not_there_is_an_error_in_json() -> None:
     async with leaf([server("s", 1)]) as live, admin_of(live) as asked:
         for method, path, status in (("GET", "/", 404), ("GET", "/v1/policy/m", 405), ("POST", "/v1/cells", 405)):

@@ -201,6 +201,8 @@ def test_variables_that_address_no_section_are_left_alone() -> None:
         ("DLBCTL_SERVER__7__WEIGHT", "1", "environment variable DLBCTL_SERVER__7__WEIGHT: "),
         ("DLBCTL_SERVER__NONE__WEIGHT", "1", "environment variable DLBCTL_SERVER__NONE__WEIGHT: "),
         ("DLBCTL_SERVER__WEIGHT", "1", "environment variable DLBCTL_SERVER__WEIGHT: "),
+        ("DLBCTL_ENDPOINT__M__POLICY", "discrete/rif", "environment variable DLBCTL_ENDPOINT__M__POLICY: "),
+        ("DLBCTL_LEAF__LISTEN", "x:" + "1" * 5000, "environment variable DLBCTL_LEAF__LISTEN: "),
         ("DLBCTL_LEAF__CELL__NAME", "1", "environment variable DLBCTL_LEAF__CELL__NAME: "),
         ("DLBCTL_LEAF__CELL__NAME__MORE", "1", "environment variable DLBCTL_LEAF__CELL__NAME__MORE: "),
     ],

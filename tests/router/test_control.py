@@ -20,7 +20,7 @@ from dlbctl.router.control import Control
 from dlbctl.router.lifecycle import bind, hosted
 
 from .live import Live, client_of, leaf, on_loop, root, server, until
-from .process import engine
+from .process import engine, running
 from .scripted import serving
 from .test_admin import Api, admin_of, api, local_cell, nothing_to_read
 from .test_lifecycle import EVENT, Streaming, streaming_client
@@ -182,6 +182,27 @@ async def test_what_was_removed_comes_back_as_the_file_has_it(tmp_path: Path) ->
 
 
 @on_loop
+async def test_a_name_that_went_to_another_server_is_not_had_twice(tmp_path: Path) -> None:
+    """Of two servers of one name a tier would know only one."""
+    first, second = "http://127.0.0.1:1", "http://127.0.0.1:2"
+    file = File(tmp_path, "leaf").write(servers(first), 'name = "b"')
+    async with running("leaf", file.path, 2), api(file.admin) as asked:
+
+        async def states() -> set[tuple[str, str]]:
+            return {(row["address"], row["live"]) for row in await asked.get("servers")}
+
+        await remove(asked, "b")
+        assert (await add(asked, second, name="b"))[0] == 200
+        status, said = await add(asked, first)
+        assert (status, said["error"]) == (400, f"there is a server b at {second} already")
+        assert (await reload(asked))[0] == 200
+        assert await states() == {(first, "removed"), (second, "added")}
+        await remove(asked, "b")
+        assert (await add(asked, first))[0] == 200
+        assert await states() == {(first, "")}
+
+
+@on_loop
 async def test_a_stream_ends_in_its_own_time_on_a_server_that_was_removed() -> None:
     streaming = Streaming()
     async with (
@@ -214,6 +235,7 @@ async def test_a_server_that_cannot_be_added_or_removed_says_why() -> None:
             (of_leaf, add(of_leaf, "http://x:1", name="one"), "there is a server one at http://127.0.0.1:1 already"),
             (of_leaf, add(of_leaf, "x:1"), "server.url: 'x:1' is not an address of a server"),
             (of_leaf, add(of_leaf, "http://x:1", weight=0.0), "server.weight: must be positive"),
+            (of_leaf, add(of_leaf, "http://x:1", endpoints=["m", ""]), "server.endpoints[1]: '' is no name"),
             (of_leaf, add(of_leaf, "http://x:1", wieght=1.0), "the body of a new server: Object contains unknown"),
             (of_leaf, add(of_leaf, "http://x:1", "eu"), "no cell 'eu' is served from this process\n  name one of: c1"),
             (of_leaf, remove(of_leaf, "two"), "there is no 'two' here\n  there is: server one of cell c1"),

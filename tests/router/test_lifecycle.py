@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import socket
 from pathlib import Path
@@ -102,6 +103,9 @@ async def test_a_second_signal_means_now(tmp_path: Path, numbers: tuple[signal.S
             async with asyncio.timeout(5):
                 code, errors = await leaf.ended()
             assert (code, "Traceback" in errors) == (0, False), errors
+            waited = re.search(r"1 connections cut after (\S+) s", errors)
+            assert waited is not None
+            assert float(waited[1]) < 5, "not the 60 s that it could have had"
             client.abort()
 
 

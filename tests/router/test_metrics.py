@@ -93,6 +93,25 @@ async def test_requests_are_counted_by_endpoint_status_and_code() -> None:
 
 
 @on_loop
+async def test_errors_are_not_forgotten_with_the_endpoint_they_were_of() -> None:
+    """A counter that goes back is one that began anew, to Prometheus: the rest of it would count twice."""
+    bad = answering(sized(b"{}", status=b"400 Oh"))
+    async with (
+        serving(bad) as behind,
+        leaf([server("s", behind.port, "m", "n")]) as live,
+        scraped(live) as scraper,
+        client_of(live) as client,
+    ):
+        for model in ("m", "n"):
+            assert (await client.ask(chat(model))).status == 400
+        assert (await scrape(scraper)).of("dlbctl_errors_total") == 2
+        live.tier.targets_changed([server("s", behind.port, "n")])
+        found = await scrape(scraper)
+        assert found.label("dlbctl_requests_total", "endpoint") == {"n"}
+        assert found.of("dlbctl_errors_total", code="upstream_4xx", by="upstream") == 2
+
+
+@on_loop
 async def test_times_are_those_of_the_answer() -> None:
     """Between what happened at its two ends; the head, which engines send at once, is no first token."""
     first, last = asyncio.Event(), asyncio.Event()

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from dlbctl.core.settings import TargetSettings, Timeouts
+from dlbctl.router.leaf_faults import OTHER_TOKEN
 from dlbctl.router.probe import Prober
 
 from .live import Live, client_of, leaf, on_loop, root, server, until
@@ -95,6 +96,51 @@ async def test_a_root_with_another_token_is_refused_and_never_routes(
         await until(lambda: eu.router._requests > 12)
         assert len(eu.connections) <= 3
         assert caplog.text.count("its peer token is another one") == 1
+
+
+@pytest.mark.parametrize("changed", ["leaf", "root"])
+@on_loop
+async def test_a_token_changed_at_one_end_costs_no_request_and_takes_the_leaf_out(changed: str) -> None:
+    """Its stream was let in before; a client must not be told 401 for what operators have to mend."""
+    async with (
+        serving(answering(sized(b"{}"))) as engine,
+        leaf([server("s", engine.port)], cell="eu", token=b"k") as eu,
+        leaf([server("s", engine.port)], cell="us", token=b"k") as us,
+        probing([cell("eu", eu.peer_port), cell("us", us.peer_port)], token=b"k") as live,
+        client_of(live) as client,
+    ):
+        await until(lambda: up(live, "eu") and up(live, "us"))
+        if changed == "leaf":
+            eu.router.token = b"new"
+        else:
+            live.router.token = us.router.token = b"new"
+        address = live.tier.targets["eu"].addresses[0]
+        while live.router.leaf_faults.of(address) != OTHER_TOKEN:
+            answer = await client.ask(chat())
+            assert (answer.status, answer.get(b"x-dlb-cell")) == (200, b"us")
+        assert not up(live, "eu")
+        live.router.token = eu.router.token = us.router.token
+        await until(lambda: up(live, "eu"))
+        await live.settled()
+
+
+@on_loop
+async def test_a_server_that_answers_401_is_heard_and_a_leaf_that_does_is_unreachable() -> None:
+    refusal = sized(b'{"error":"no key"}', status=b"401 Unauthorized")
+    async with (
+        serving(answering(refusal)) as engine,
+        leaf([server("s", engine.port)], cell="eu", token=b"k") as eu,
+        probing([cell("eu", eu.peer_port)], token=b"k") as live,
+        client_of(live) as client,
+    ):
+        await until(lambda: up(live, "eu"))
+        answer = await client.ask(chat())
+        assert (answer.status, answer.body) == (401, b'{"error":"no key"}')
+        eu.router.token = b"new"
+        answer = await client.ask(chat())
+        assert (answer.status, json.loads(answer.body)["error"]["code"]) == (502, "upstream_unreachable")
+        assert not up(live, "eu")
+        await live.settled()
 
 
 @on_loop

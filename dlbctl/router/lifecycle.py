@@ -28,6 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 BACKLOG = 2048
 POLL_S = 0.05
+SHORT_S = 2.0  # a drain no longer than this needs no words
 CUT_S = 1.0  # for connections that were cut to be gone
 WARM_UP_S = 5.0  # at most, for every target to have answered
 
@@ -251,7 +252,11 @@ class Lifecycle:
         for act in self._on_drain:
             act()
         began_s = time.monotonic()
-        await self._until(lambda: all(task.done() for task in serving), self.drain_s)
+        await self._until(lambda: all(task.done() for task in serving), min(SHORT_S, self.drain_s))
+        if open_ := sum(len(server.server_state.connections) for server, _ in self._servers):
+            # The admin listener is closed by now: a successor may want its address.
+            _LOG.info("drain: %d connections are still open and have %g s to end", open_, self.drain_s)
+        await self._until(lambda: all(task.done() for task in serving), began_s + self.drain_s - time.monotonic())
         for act in self._on_cut:
             act()
         left = [connection for server, _ in self._servers for connection in server.server_state.connections]

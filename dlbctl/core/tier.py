@@ -258,11 +258,6 @@ class Tier(Surroundings):
             and exchange.arrival.replayable
         )
 
-    @property
-    def waiting(self) -> int:
-        """Requests in the admission queues."""
-        return sum(len(endpoint.queue) for endpoint in self.endpoints.values())
-
     def routable(self) -> bool:
         """Whether any endpoint could be served now."""
         return any(endpoint.routable for endpoint in self.endpoints.values())

@@ -126,7 +126,7 @@ def _times(tallies: dict[str, EndpointTally]) -> Iterator[Metric]:
         ),
         (
             "dlbctl_router_overhead_seconds",
-            "From a request being whole to its being written to the server that it was sent to last.",
+            "From a request being whole to its being written to a server, less its wait for room, if it was sent once.",
             lambda tally: tally.overhead_s,
         ),
     ]

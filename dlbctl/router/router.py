@@ -33,7 +33,8 @@ PRIORITY_MAX = 100
 
 
 class Router:
-    """What relays share. tier: the one requests enter. local: leaf tiers of this process, by pseudo-address.
+    """What relays share. tier: the one requests enter. local: leaf tiers of this process, by pseudo-address; a reload
+    puts others in their place.
 
     token: shown to peers that are asked, and asked of peers that come; empty without one. accept_priority: whether
     clients may say how urgent a request is; peers may.
@@ -49,7 +50,7 @@ class Router:
         accept_priority: bool = False,
     ) -> None:
         self.tier = tier
-        self.serve_locally(local)
+        self.local = local
         self.token = token
         self.accept_priority = accept_priority
         self.loop = loop
@@ -86,10 +87,6 @@ class Router:
         if pool is None:
             pool = self._pools[address] = Pool(self.loop, Address(address), self.wheel, idle_s=self._upstream_idle_s)
         return pool
-
-    def serve_locally(self, local: dict[str, Tier]) -> None:
-        """Have these leaf tiers, by pseudo-address, in this process from now on."""
-        self.local = local
 
     def limit_idle(self, idle_s: float) -> None:
         """Let connections to servers and leaves stay unused for so long from now on."""
@@ -246,8 +243,6 @@ class Router:
                 lines.append(b"dlb-priority: %d\r\n" % arrival.priority)
             if exchange.deadline_s != NEVER:
                 lines.append(b"dlb-deadline: %.3f\r\n" % max(exchange.deadline_s - self.clock(), 1e-3))
-            if exchange.attempts > 1:
-                lines.append(b"dlb-attempt: %d\r\n" % exchange.attempts)
             if self.token:
                 lines.append(b"dlb-token: %b\r\n" % self.token)
         lines.append(b"\r\n")

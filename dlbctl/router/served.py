@@ -135,7 +135,7 @@ class LocalCells:
         for address, cell in self.cells.items():
             cell.read(wanted[address])
         self.cells |= made
-        self._router.serve_locally({address: cell.tier for address, cell in self.cells.items()})
+        self._router.local = {address: cell.tier for address, cell in self.cells.items()}
         for address in made:
             self._start(address)
         self._report_every(interval_s)

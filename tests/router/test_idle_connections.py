@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 
-from .live import client_of, leaf, on_loop, server, until
-from .scripted import Connection, Script, answering, serving, sized
-from .wire import chat
+from .live import Live, client_of, leaf, on_loop, server, until
+from .scripted import Connection, Script, ScriptedServer, answering, serving, sized
+from .wire import Client, chat
 
 IDLE_S = 0.3
 
@@ -44,8 +46,9 @@ async def test_an_unused_connection_is_closed_and_the_next_request_makes_another
             assert len(engine.connections) == connections
 
 
-@on_loop
-async def test_only_the_connection_that_is_not_needed_is_closed() -> None:
+@contextlib.asynccontextmanager
+async def two_idle() -> AsyncIterator[tuple[ScriptedServer, Live, Client]]:
+    """A server to which a leaf has just used two connections at once, and a client of the leaf."""
     gate = asyncio.Event()
     async with (
         serving(once_open(gate)) as engine,
@@ -57,6 +60,12 @@ async def test_only_the_connection_that_is_not_needed_is_closed() -> None:
         await until(lambda: len(engine.heard) == 2)
         gate.set()
         assert [(await answer).status for answer in asking] == [200, 200]
+        yield engine, live, one
+
+
+@on_loop
+async def test_only_the_connection_that_is_not_needed_is_closed() -> None:
+    async with two_idle() as (engine, live, one):
         while not any(connection.gone for connection in engine.connections):
             assert (await one.ask(chat())).status == 200
         assert (await one.ask(chat())).status == 200
@@ -67,17 +76,7 @@ async def test_only_the_connection_that_is_not_needed_is_closed() -> None:
 
 @on_loop
 async def test_connections_last_used_at_different_times_are_all_closed_in_the_end() -> None:
-    gate = asyncio.Event()
-    async with (
-        serving(once_open(gate)) as engine,
-        leaf([server("s", engine.port)], upstream_idle_s=IDLE_S) as live,
-        client_of(live) as one,
-        client_of(live) as two,
-    ):
-        asking = [asyncio.ensure_future(client.ask(chat())) for client in (one, two)]
-        await until(lambda: len(engine.heard) == 2)
-        gate.set()
-        assert [(await answer).status for answer in asking] == [200, 200]
+    async with two_idle() as (engine, live, one):
         last_s = live.router.clock()
         while live.router.clock() < last_s + IDLE_S / 2:  # longer than the wheel's tick
             assert (await one.ask(chat())).status == 200

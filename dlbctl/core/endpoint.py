@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from dlbctl.core.admission import AdmissionQueue
 from dlbctl.core.decay import Average
 from dlbctl.core.health import Standing
+from dlbctl.core.mechanism import Mechanism
 from dlbctl.core.policy import Cost, Policy
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ class Endpoint:
 
     routable: candidates that can be chosen now. policy: in force; an operator's switch overrides the
     configured one. cost: the cost in use, which is the policy's or one it falls back to until every
-    routable candidate can tell it (costs in different units must not be compared). rif: in flight at the
+    routable candidate can tell it (costs in different units must not be compared). corrected: whether loads count what
+    is on its way to a cell, as the mechanism wants. rif: in flight at the
     routable servers, of a leaf; a root's cells report theirs. limited: not every routable candidate may take
     more. held_until_s: until then some candidate is left alone because it said it is busy. panic: every candidate
     that answers is ejected, so all of them are routable. retrying: retries under way that the budget counts.
@@ -84,6 +86,8 @@ class Endpoint:
         policy = self.override or self.configured_policy
         if policy != self.policy:
             self._use(policy)
+        else:
+            self.mechanism.configure(settings)
 
     def set_policy(self, policy: Policy | None) -> None:
         """Override the configured policy, or with None go back to it."""
@@ -92,8 +96,10 @@ class Endpoint:
 
     def _use(self, policy: Policy) -> None:
         self.policy = policy
-        self.mechanism = policy.start()
-        self.wanted_cost = Cost.load(policy.cost)
+        self.mechanism: Mechanism = policy.start()
+        self.mechanism.configure(self.settings)
+        self.corrected = self.mechanism.CORRECTED
+        self.wanted_cost = policy.load_cost()
         self.cost = self.wanted_cost
         self.settle()
 
@@ -134,7 +140,7 @@ class Endpoint:
         for candidate in self._stale:
             candidate.stale = False
             candidate.measure()
-            if not cost.fallback or cost.ready(candidate):
+            if candidate.weight > 0.0 and (not cost.fallback or cost.ready(candidate)):
                 candidate.cost = cost.of(candidate)
         self._stale.clear()
 
@@ -165,8 +171,13 @@ class Endpoint:
             return candidates[0], "only-one"
         if self._stale:
             self.refresh()
-        index, rule = self.mechanism.choose(candidates, rng)
+        index, rule = self.mechanism.choose(now_s, candidates, rng)
         return candidates[index], rule
+
+    def round(self, now_s: float) -> None:
+        """Have the mechanism learn from the costs as they are now."""
+        self.refresh()
+        self.mechanism.round(now_s, self.routable)
 
     # -- what is learned -------------------------------------------------------------------------------
 

@@ -1,10 +1,12 @@
-"""A policy: a mechanism (how to choose) and a cost (how loaded a target is), written `discrete/latency`."""
+"""A policy: a mechanism (how to choose) and a cost (how loaded a target is), written `discrete/latency`.
+
+A mechanism that looks at no cost is a policy by itself: `weighted-random`.
+"""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from dlbctl.core import costs, mechanisms
 from dlbctl.core.errors import ConfigError
@@ -12,6 +14,7 @@ from dlbctl.core.registry import Registry
 
 if TYPE_CHECKING:
     from dlbctl.core.curve import Curve
+    from dlbctl.core.mechanism import Mechanism
 
 COSTS = Registry(costs, "cost")
 MECHANISMS = Registry(mechanisms, "mechanism")
@@ -21,8 +24,12 @@ class View(Protocol):
     """What a cost or mechanism may read of a candidate; it never sees the fleet."""
 
     @property
+    def name(self) -> str:
+        """The target's name, by which it is known again."""
+
+    @property
     def load(self) -> float:
-        """n = N/k: requests in flight per server, corrected for what is on its way there."""
+        """n = N/k: requests in flight per server, what is on its way there included if the mechanism wants it."""
 
     @property
     def tau_s(self) -> float:
@@ -38,7 +45,7 @@ class View(Protocol):
 
     @property
     def weight(self) -> float:
-        """Share of a standard server (leaf) or the number of servers (root)."""
+        """k: servers in the cell as it last reported (root); what the server counts for, less as it starts (leaf)."""
 
     @property
     def cost(self) -> float:
@@ -61,36 +68,62 @@ class Cost(NamedTuple):
         return cls(name, module.UNIT, module.cost, module.ready, module.FALLBACK)
 
 
-class Mechanism(Protocol):
-    """A registered mechanism: module-level `Mechanism` class of its file, one instance per endpoint."""
+# What stands in for a cost where the mechanism takes none.
+NO_COST: Final = Cost("", "", lambda _: 0.0, lambda _: True, "")
 
-    def choose(self, candidates: Sequence[View], rng: random.Random) -> tuple[int, str]:
-        """Index of the chosen candidate (at least two are given) and the rule that decided."""
+
+def takes_cost(mechanism: str, *, where: str = "policy") -> bool:
+    """Whether policies with this mechanism name a cost. ConfigError where there is no such mechanism."""
+    taken: bool = MECHANISMS.load(mechanism, where=where).Mechanism.TAKES_COST
+    return taken
 
 
 class Policy(NamedTuple):
-    """A mechanism and a cost by name."""
+    """A mechanism and a cost by name; an empty cost with a mechanism that takes none."""
 
     mechanism: str
     cost: str
 
     def __str__(self) -> str:
-        return f"{self.mechanism}/{self.cost}"
+        return f"{self.mechanism}/{self.cost}" if self.cost else self.mechanism
 
     @classmethod
     def parse(cls, text: str, *, where: str = "policy") -> Policy:
-        """Read `mechanism/cost`. ConfigError says what there is to choose from."""
+        """Read `mechanism/cost`, or a mechanism that takes none. ConfigError says what there is to choose from."""
         mechanism, slash, cost = text.partition("/")
-        if not slash:
+        if not slash and mechanism not in MECHANISMS.names():
             raise ConfigError(
                 f"{where}: {text!r} is not a policy",
-                hint="write mechanism/cost, for instance discrete/latency",
+                hint=f"write mechanism/cost, for instance discrete/latency, or one of: {', '.join(_bare())}",
             )
-        MECHANISMS.load(mechanism, where=where)
+        if not takes_cost(mechanism, where=where):
+            if slash:
+                raise ConfigError(f"{where}: {mechanism} looks at no cost", hint=f"write {mechanism} alone")
+            return cls(mechanism, "")
+        if not slash:
+            raise ConfigError(
+                f"{where}: {text!r} is not a policy: it needs a cost",
+                hint=f"write mechanism/cost: {', '.join(f'{mechanism}/{name}' for name in COSTS.names())}",
+            )
         COSTS.load(cost, where=where)
         return cls(mechanism, cost)
+
+    def switched(self, mechanism: str, cost: str) -> Policy:
+        """This policy with another mechanism, another cost or both; empty for the same. ConfigError if it is none."""
+        if mechanism and not (cost or takes_cost(mechanism)):
+            return Policy(mechanism, "")
+        return Policy.parse("/".join(filter(None, (mechanism or self.mechanism, cost or self.cost))))
 
     def start(self) -> Mechanism:
         """A fresh instance of the mechanism."""
         mechanism: Mechanism = MECHANISMS.load(self.mechanism, where="policy").Mechanism()
         return mechanism
+
+    def load_cost(self) -> Cost:
+        """The cost, or what stands in for one."""
+        return Cost.load(self.cost) if self.cost else NO_COST
+
+
+def _bare() -> list[str]:
+    """The mechanisms that are policies by themselves."""
+    return [name for name in MECHANISMS.names() if not takes_cost(name)]

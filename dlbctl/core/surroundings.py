@@ -159,7 +159,7 @@ class Surroundings:
     def _add_candidate(self, endpoint: Endpoint, target: Target) -> Candidate:
         candidate = Candidate(endpoint, target)
         if self.role == "root":
-            candidate.k = 0.0  # until its leaves have told how many servers it has
+            candidate.k = candidate.weight = 0.0  # until its leaves have told how many servers it has
         endpoint.candidates[target.name] = candidate
         target.candidates.append(candidate)
         return candidate
@@ -205,9 +205,9 @@ class Surroundings:
         target.change(settings)
         self._drain(target)
         for candidate in target.candidates:
-            candidate.weight = settings.weight * target.share
-            if self.role == "leaf":
-                candidate.k = settings.weight  # a cell's is what its leaves report
+            if self.role == "leaf":  # a cell's are what its leaves report
+                candidate.weight = settings.weight * target.share
+                candidate.k = settings.weight
             for address in gone:
                 candidate.forget(address)
         self._match(target)

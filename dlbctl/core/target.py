@@ -161,6 +161,7 @@ class Candidate:
         "in_flight",
         "k",
         "load",
+        "name",
         "on_the_way",
         "reported_s",
         "reports",
@@ -176,6 +177,7 @@ class Candidate:
     def __init__(self, endpoint: Endpoint, target: Target) -> None:
         self.endpoint = endpoint
         self.target = target
+        self.name = target.name
         self.weight = target.settings.weight * target.share
         self.in_flight = 0
         self.work_s = 0.0
@@ -294,19 +296,20 @@ class Candidate:
 
     def _sum_up(self) -> None:
         """What the leaves that report say together; with none left the cell is not known to serve this endpoint."""
-        self.k = max((report.k for report in self.reports.values()), default=0.0)
+        self.k = self.weight = max((report.k for report in self.reports.values()), default=0.0)
         self.serving = frozenset(address for address, report in self.reports.items() if report.k > 0)
         self.curve = max(self.curves.values(), key=lambda curve: curve.samples, default=None)
 
     def measure(self) -> None:
         """Bring `load` up to date. Changes nothing else, so looking at a tier never changes what it decides.
 
-        A cell's load is what its leaves reported plus what this root sent and they had not received by then.
+        A cell's load is what its leaves reported plus what this root sent and they had not received by then, unless
+        the mechanism is one that takes the report as it is.
         """
         if self.reports:
-            rif = min(len(self.on_the_way), self.in_flight)
+            rif = min(len(self.on_the_way), self.in_flight) if self.endpoint.corrected else 0
             for report in self.reports.values():
                 rif += report.rif
-            self.load = rif / self.k if self.k > 0 else 0.0
         else:
-            self.load = self.target.in_flight / self.weight
+            rif = self.target.in_flight
+        self.load = rif / self.weight if self.weight > 0.0 else 0.0

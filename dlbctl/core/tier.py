@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from math import ceil
+from typing import Final
 
 from dlbctl.core.admission import order
 from dlbctl.core.audit import recount
@@ -32,11 +33,14 @@ from dlbctl.core.events import (
 )
 from dlbctl.core.exchange import Exchange, Phase
 from dlbctl.core.health import Standing
+from dlbctl.core.mechanism import ROUND_S
 from dlbctl.core.settings import RetrySettings, TierSettings, Timeouts
 from dlbctl.core.surroundings import Surroundings
 from dlbctl.core.target import Candidate
 
 MAX_ROOTS_REMEMBERED = 64
+# An event loop's timers count milliseconds: one that fires so early has not missed its time.
+EARLY_S: Final = 0.001
 
 # What the client is told when an attempt fails for good: status, code, words, Retry-After [s] (0 for none).
 FAILURES: dict[Failure, tuple[int, str, str, int]] = {
@@ -81,6 +85,7 @@ class Tier(Surroundings):
         self._rng = random.Random(settings.seed)  # noqa: S311 - balance, not secrecy
         self._next_number = 0
         self._state_seq = 0
+        self._round_s = 0.0  # when the next round of those that learn in rounds is due
         self._shed: list[Exchange] = []  # out of their queue, to be told so with the next turn
         super().__init__(settings, boot)
 
@@ -228,10 +233,24 @@ class Tier(Surroundings):
         return Drift(tuple(exchange.number for exchange in leaked), recount(self))
 
     def timer_fired(self, now_s: float) -> SetTimer:
-        """Do the slow work that is due: a step of a curve fit, ejections that end. Asks for the next."""
+        """Do the slow work that is due: a step of a curve fit, ejections that end, a round. Asks for the next."""
         self._tend(now_s)
         due = [estimator.work(now_s) for estimator in self.estimators.values()]
+        learning = [endpoint for endpoint in self.endpoints.values() if endpoint.mechanism.ROUNDS]
+        if learning:
+            due.append(self._round(now_s, learning))
         return SetTimer(min(due, default=now_s + REST_S))
+
+    def _round(self, now_s: float, learning: list[Endpoint]) -> float:
+        """A round of the mechanisms that learn in rounds, if it is due. When the next one is."""
+        if now_s >= self._round_s - EARLY_S:
+            for endpoint in learning:
+                endpoint.round(now_s)
+            # A steady beat; rounds that were missed are not made up for.
+            self._round_s += ROUND_S
+            if self._round_s <= now_s:
+                self._round_s = now_s + ROUND_S
+        return self._round_s
 
     # -- what others may read ------------------------------------------------------------------------------
 

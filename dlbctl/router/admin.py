@@ -70,7 +70,7 @@ class Switch(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
         """The policy wanted, in place of the one in force."""
         if self.policy is not None:
             return self.policy
-        return f"{self.mechanism or policy.mechanism}/{self.cost or policy.cost}"
+        return str(policy.switched(self.mechanism or "", self.cost or ""))
 
 
 class Addition(msgspec.Struct, forbid_unknown_fields=True):

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import exp, log
 
 import pytest
 
 from dlbctl.core.curve import Curve
 from dlbctl.core.policy import COSTS, Cost
+from tests.core.views import Seen
 
 A, B, C, S = 0.8, 0.096, 6.0, 1.5
 CURVE = Curve(a=A, b=B, c=C, s=S)
 LOADS = [0.0, 0.5, 3.0, 6.0, 9.0, 20.0]
 TAU_S = 0.07
-
-
-@dataclass
-class Seen:
-    """A candidate as costs see it."""
-
-    load: float = 0.0
-    tau_s: float = 0.0
-    curve: Curve | None = CURVE
-    work_s: float = 0.0
-    weight: float = 1.0
-    cost: float = 0.0
 
 
 def latency_s(n: float) -> float:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from dlbctl.core.errors import ConfigError
-from dlbctl.core.policy import COSTS, MECHANISMS, Policy
+from dlbctl.core.policy import Policy
 from dlbctl.core.registry import Registry
+from tests.core.views import POLICIES
 
 
 @pytest.fixture
@@ -70,10 +71,52 @@ def test_a_policy_that_is_none_is_refused_with_a_hint(text: str, words: str) -> 
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS.names())
-@pytest.mark.parametrize("cost", COSTS.names())
-def test_a_policy_is_written_as_it_is_read(mechanism: str, cost: str) -> None:
-    assert str(Policy.parse(f"{mechanism}/{cost}")) == f"{mechanism}/{cost}"
+@pytest.mark.parametrize("text", POLICIES)
+def test_a_policy_is_written_as_it_is_read(text: str) -> None:
+    assert str(Policy.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("discrete", "discrete/latency"),
+        ("nothing", "weighted-random"),
+        ("weighted-random/rif", "write weighted-random alone"),
+    ],
+)
+def test_what_is_missing_of_a_policy_or_too_much_is_in_the_hint(text: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Policy.parse(text, where="root.toml: endpoint[0].policy")
+    assert caught.value.message.startswith("root.toml: endpoint[0].policy: ")
+    assert hint in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("now", "mechanism", "cost", "then"),
+    [
+        ("discrete/rif", "power-of-d", "", "power-of-d/rif"),
+        ("discrete/rif", "", "latency", "discrete/latency"),
+        ("discrete/rif", "power-of-d", "work", "power-of-d/work"),
+        ("discrete/rif", "weighted-random", "", "weighted-random"),
+        ("weighted-random", "discrete", "rif", "discrete/rif"),
+    ],
+)
+def test_half_of_a_policy_is_switched_and_the_other_kept(now: str, mechanism: str, cost: str, then: str) -> None:
+    assert str(Policy.parse(now).switched(mechanism, cost)) == then
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "cost", "words"),
+    [
+        ("discrete", "", "needs a cost"),
+        ("", "rif", "looks at no cost"),
+        ("weighted-random", "rif", "looks at no cost"),
+        ("nope", "", "no mechanism 'nope'"),
+    ],
+)
+def test_half_of_a_policy_that_does_not_go_with_the_other_is_refused(mechanism: str, cost: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Policy.parse("weighted-random").switched(mechanism, cost)
 
 
 def test_listing_names_imports_none_of_them() -> None:

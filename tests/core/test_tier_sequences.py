@@ -38,7 +38,6 @@ from dlbctl.core.events import (
 from dlbctl.core.exchange import Exchange, Phase
 from dlbctl.core.health import Standing
 from dlbctl.core.offline import VERSION, Action, Entry, Header, outcome, replay
-from dlbctl.core.policy import COSTS, MECHANISMS
 from dlbctl.core.settings import (
     EndpointSettings,
     HealthSettings,
@@ -52,9 +51,9 @@ from dlbctl.core.settings import (
 )
 from dlbctl.core.target import Candidate, Target
 from dlbctl.router.eventlog import RecordedTier
+from tests.core.views import POLICIES
 
 MODELS = ("m0", "m1", "m2")
-POLICIES = [f"{mechanism}/{cost}" for mechanism in MECHANISMS.names() for cost in COSTS.names()]
 CURVE = Curve(a=0.8, b=0.096, c=6.0, s=1.5, version=3, samples=50.0, sd_log_gradient=0.1)
 BOOT = "b007"
 

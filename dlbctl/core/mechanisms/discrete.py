@@ -10,16 +10,23 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dlbctl.core import mechanism
+
 if TYPE_CHECKING:
     from dlbctl.core.policy import View
 
 TIE_SHARE = 0.01
 
 
-class Mechanism:
+class Mechanism(mechanism.Mechanism):
     """Least cost; stateless."""
 
-    def choose(self, candidates: Sequence[View], rng: random.Random) -> tuple[int, str]:
+    def choose(
+        self,
+        now_s: float,  # noqa: ARG002
+        candidates: Sequence[View],
+        rng: random.Random,
+    ) -> tuple[int, str]:
         """Index of a least-cost candidate and the rule: `least-cost` or `tie`."""
         costs = [candidate.cost for candidate in candidates]
         least = min(costs)

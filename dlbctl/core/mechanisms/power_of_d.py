@@ -9,14 +9,21 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dlbctl.core import mechanism
+
 if TYPE_CHECKING:
     from dlbctl.core.policy import View
 
 
-class Mechanism:
+class Mechanism(mechanism.Mechanism):
     """The better of two; stateless."""
 
-    def choose(self, candidates: Sequence[View], rng: random.Random) -> tuple[int, str]:
+    def choose(
+        self,
+        now_s: float,  # noqa: ARG002
+        candidates: Sequence[View],
+        rng: random.Random,
+    ) -> tuple[int, str]:
         """Index of the chosen candidate and the rule: `cheaper-of-2`, `lower-load` or `tie`."""
         count = len(candidates)
         # Two different ones, in random order: the first wins a tie, which is then a fair coin.

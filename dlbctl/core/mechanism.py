@@ -1,0 +1,50 @@
+"""What every mechanism is: how an endpoint chooses among its candidates, and what it may learn to choose by."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Final
+
+if TYPE_CHECKING:
+    from dlbctl.core.policy import View
+    from dlbctl.core.settings import EndpointSettings
+
+# As often as a root's view of its cells changes by default (`probe_interval_ms`).
+ROUND_S: Final = 0.01
+
+
+class Mechanism:
+    """The base of each file's class `Mechanism`; an endpoint has one instance, for as long as it has the policy.
+
+    TAKES_COST: whether its policies name a cost; without one they have the mechanism's name alone. CORRECTED: whether
+    the loads it sees count what is on its way to a cell and not yet in what that reported. ROUNDS: whether it is told
+    every ROUND_S how things stand.
+
+    Candidates come and go, so whatever is remembered of one goes by its name, which no two of an endpoint share.
+    """
+
+    TAKES_COST: ClassVar[bool] = True
+    CORRECTED: ClassVar[bool] = True
+    ROUNDS: ClassVar[bool] = False
+
+    def configure(self, settings: EndpointSettings) -> None:
+        """Take over the endpoint's settings: before anything else, and when they change."""
+
+    def choose(self, now_s: float, candidates: Sequence[View], rng: random.Random) -> tuple[int, str]:
+        """Index of the chosen candidate (at least two are given) and the rule that decided.
+
+        They may be fewer than a round is told of: those with room, or that the request has not tried.
+        """
+        raise NotImplementedError
+
+    def round(self, now_s: float, candidates: Sequence[View]) -> None:
+        """Learn from all candidates that are routable (perhaps none) and their costs as they are now.
+
+        Rounds come on a steady beat that a busy process misses now and then: what depends on time counts it itself.
+        """
+
+    def shares(self, candidates: Sequence[View]) -> list[float]:
+        """The share of requests that each of the routable candidates is to get; empty where none is set."""
+        del candidates
+        return []

@@ -1,0 +1,36 @@
+"""Send each request to the least cost, on the state as it was reported: the paper's own discrete routing.
+
+DLB section 3.2.2, for experiments. `discrete` corrects what it sees for what is on its way there and takes near
+ties for equal; without either, routers that see the same state send the requests of a round trip to one target.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from dlbctl.core import mechanism
+
+if TYPE_CHECKING:
+    from dlbctl.core.policy import View
+
+
+class Mechanism(mechanism.Mechanism):
+    """Strictly the least cost; stateless."""
+
+    CORRECTED: ClassVar[bool] = False
+
+    def choose(
+        self,
+        now_s: float,  # noqa: ARG002
+        candidates: Sequence[View],
+        rng: random.Random,
+    ) -> tuple[int, str]:
+        """Index of a least-cost candidate and the rule: `least-cost`, or `tie` between equal ones."""
+        costs = [candidate.cost for candidate in candidates]
+        least = min(costs)
+        ties = [index for index, cost in enumerate(costs) if cost == least]
+        if len(ties) == 1:
+            return ties[0], "least-cost"
+        return ties[int(rng.random() * len(ties))], "tie"

@@ -1,0 +1,33 @@
+"""Shares of requests: what weights come to, and drawing by them."""
+
+from __future__ import annotations
+
+import random
+
+
+def proportional(weights: list[float]) -> list[float]:
+    """Shares in proportion to weights, summing to 1; equal ones where no weight is positive and finite."""
+    known = [weight if 0.0 < weight < float("inf") else 0.0 for weight in weights]
+    most = max(known, default=0.0)
+    if most == 0.0:
+        return [1.0 / len(weights)] * len(weights) if weights else []
+    total = 0.0
+    for weight in known:
+        total += weight / most  # so scaled, no sum of finite weights is infinite
+    return [weight / most / total for weight in known]
+
+
+def drawn(shares: list[float], rng: random.Random) -> int:
+    """An index drawn by shares, of which some are positive; one of share 0 never is. They need not sum to 1."""
+    total = 0.0
+    for share in shares:
+        total += share
+    left = rng.random() * total
+    chosen = -1
+    for index, share in enumerate(shares):
+        if share > 0.0:
+            chosen = index  # the last of them, where rounding leaves something
+            left -= share
+            if left < 0.0:
+                break
+    return chosen

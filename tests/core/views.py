@@ -1,0 +1,39 @@
+"""Candidates as policies see them, and every policy there is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dlbctl.core.curve import Curve
+from dlbctl.core.policy import COSTS, MECHANISMS, Policy, takes_cost
+
+CURVE = Curve(a=0.8, b=0.096, c=6.0, s=1.5, version=1, sd_log_gradient=0.1, samples=100.0)
+
+BARE = [name for name in MECHANISMS.names() if not takes_cost(name)]
+OVER_COSTS = [
+    f"{mechanism}/{cost}" for mechanism in MECHANISMS.names() for cost in COSTS.names() if mechanism not in BARE
+]
+POLICIES = sorted(BARE + OVER_COSTS)
+
+
+@dataclass
+class Seen:
+    """A candidate as policies see it."""
+
+    load: float = 0.0
+    tau_s: float = 0.0
+    curve: Curve | None = CURVE
+    work_s: float = 0.0
+    weight: float = 1.0
+    cost: float = 0.0
+    name: str = ""
+
+
+def views(policy: str, *candidates: Seen) -> list[Seen]:
+    """With names of their own and their costs worked out, as the endpoint does before it asks a mechanism."""
+    of = Policy.parse(policy).load_cost()
+    assert all(of.ready(candidate) for candidate in candidates)
+    return [
+        replace(candidate, name=candidate.name or f"t{number}", cost=of.of(candidate))
+        for number, candidate in enumerate(candidates)
+    ]

@@ -30,7 +30,9 @@ def show(admin: str | None = ADMIN, as_json: bool = JSON) -> None:
 @app.command(name="set")
 def set_policy(
     endpoint: str = typer.Argument(help="The endpoint, as `policy show` lists it."),
-    policy: str | None = typer.Argument(None, help="MECHANISM/COST, for instance discrete/latency."),
+    policy: str | None = typer.Argument(
+        None, help="MECHANISM/COST, for instance discrete/latency, or a mechanism that takes no cost."
+    ),
     mechanism: str | None = typer.Option(None, "--mechanism", help="Change the mechanism alone."),
     cost: str | None = typer.Option(None, "--cost", help="Change the cost alone."),
     admin: str | None = ADMIN,
@@ -43,7 +45,7 @@ def set_policy(
     """
     wanted = {key: value for key, value in (("policy", policy), ("mechanism", mechanism), ("cost", cost)) if value}
     if not wanted or (policy and len(wanted) > 1):
-        raise UsageError("policy set: give MECHANISM/COST, or --mechanism and/or --cost")
+        raise UsageError("policy set: give a policy, or --mechanism and/or --cost")
     _check(wanted)
     _change(endpoint, "PUT", wanted, admin, as_json=as_json)
 
@@ -59,7 +61,10 @@ def revert(
 
 
 def _check(wanted: dict[str, str]) -> None:
-    """Refuse a policy that does not exist before any router is asked; here it is no file's fault."""
+    """Refuse a policy that does not exist before any router is asked; here it is no file's fault.
+
+    Whether half of a policy goes with the other half of the one in force is for the router to say.
+    """
     from dlbctl.core.policy import COSTS, MECHANISMS, Policy
 
     try:
@@ -69,6 +74,8 @@ def _check(wanted: dict[str, str]) -> None:
             MECHANISMS.load(wanted["mechanism"], where="--mechanism")
         if "cost" in wanted:
             COSTS.load(wanted["cost"], where="--cost")
+        if "mechanism" in wanted and "cost" in wanted:
+            Policy.parse(f"{wanted['mechanism']}/{wanted['cost']}", where="--cost")
     except ConfigError as error:
         raise UsageError(error.message, hint=error.hint) from error
 

@@ -118,7 +118,7 @@ def endpoints_table(rows: list[EndpointRow]) -> RenderableType:
             row.endpoint,
             Text(f"{row.policy} *", "yellow") if row.overridden else row.policy,
             row.configured_policy,
-            f"{row.cost} [{row.unit}]",
+            f"{row.cost} [{row.unit}]" if row.cost else NOTHING,
             f"{row.routable}/{row.candidates}",
             str(row.in_flight),
             str(row.waiting),

@@ -83,16 +83,19 @@ class Endpoint:
         self.configured = configured
         self.settings = settings
         self.configured_policy = Policy.parse(settings.policy or self._default_policy)
-        policy = self.override or self.configured_policy
-        if policy != self.policy:
-            self._use(policy)
-        else:
-            self.mechanism.configure(settings)
+        self._follow()
 
     def set_policy(self, policy: Policy | None) -> None:
         """Override the configured policy, or with None go back to it."""
         self.override = policy
-        self._use(policy or self.configured_policy)
+        self._follow()
+
+    def _follow(self) -> None:
+        policy = self.override or self.configured_policy
+        if policy != self.policy:
+            self._use(policy)
+        else:
+            self.mechanism.configure(self.settings)
 
     def _use(self, policy: Policy) -> None:
         self.policy = policy

@@ -48,3 +48,8 @@ class Mechanism:
         """The share of requests that each of the routable candidates is to get; empty where none is set."""
         del candidates
         return []
+
+    def stepsize(self, candidates: Sequence[View]) -> float | None:
+        """How fast shares follow costs [1/s^2 for costs in seconds]; None where they do not."""
+        del candidates
+        return None

@@ -6,6 +6,7 @@ Times are seconds, sizes are bytes.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
@@ -135,13 +136,30 @@ class QueueSettings(Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"{where}.max_wait_s: must be positive")
 
 
+class FlowSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """How the mechanism `flow` moves an endpoint's shares."""
+
+    stepsize: Annotated[
+        float,
+        Meta(
+            description="How fast shares follow costs: η of DLB section 3.2.2, in 1/s² for costs in seconds. 0 for "
+            "0.01 /s divided by the mean one-way latency to the targets."
+        ),
+    ] = 0.0
+
+    def check(self, where: str) -> None:
+        """Raise ConfigError for what types cannot say."""
+        if not 0 <= self.stepsize < inf:
+            raise ConfigError(f"{where}.stepsize: must be positive and finite", hint="use 0 to go by the latencies")
+
+
 class EndpointSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """One served model name and how its requests are routed."""
 
     name: Annotated[str, Meta(description="The `model` that clients send.")]
     policy: Annotated[
         str,
-        Meta(description="How targets are chosen, `MECHANISM/COST` as under POLICIES; empty for the tier's default."),
+        Meta(description="How targets are chosen, a policy as under POLICIES; empty for the tier's default."),
     ] = ""
     limits: Annotated[
         Limits,
@@ -155,6 +173,10 @@ class EndpointSettings(Struct, frozen=True, forbid_unknown_fields=True):
         RetrySettings | None,
         Meta(description="In place of the whole table `[retries]`, for this endpoint."),
     ] = None
+    flow: Annotated[
+        FlowSettings,
+        Meta(description="How the mechanism `flow`, where the policy has it, moves its shares."),
+    ] = field(default_factory=FlowSettings)
 
     def check(self, where: str) -> None:
         """Raise ConfigError for a policy that does not exist or a limit that cannot be."""
@@ -168,6 +190,7 @@ class EndpointSettings(Struct, frozen=True, forbid_unknown_fields=True):
             self.timeouts.check(f"{where}.timeouts")
         if self.retries is not None:
             self.retries.check(f"{where}.retries")
+        self.flow.check(f"{where}.flow")
 
 
 class TargetSettings(Struct, frozen=True):

@@ -18,7 +18,7 @@ def proportional(weights: list[float]) -> list[float]:
 
 
 def drawn(shares: list[float], rng: random.Random) -> int:
-    """An index drawn by shares, of which some are positive; one of share 0 never is. They need not sum to 1."""
+    """An index drawn by shares, which need not sum to 1; never one of share 0, and -1 where all are."""
     total = 0.0
     for share in shares:
         total += share

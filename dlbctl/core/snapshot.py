@@ -55,7 +55,9 @@ class EndpointRow(Struct, kw_only=True):
     why: says what keeps the policy's own cost from being used, empty when nothing does. overridden: an operator
     switched the policy in the running router. routable: how many of the candidates (cells of a root, servers of a
     leaf) can be chosen. waiting: requests in the admission queue. panic: all that answer are ejected, and are used
-    nevertheless. tokens_per_byte, output_tokens: what was learned of its prompts and answers.
+    nevertheless. tokens_per_byte, output_tokens: what was learned of its prompts and answers. cost, unit: empty with a
+    policy that takes none. shares: of the requests, that the mechanism means each candidate to get, and stepsize: how
+    fast they follow costs, of those that set them.
     """
 
     endpoint: str
@@ -72,6 +74,8 @@ class EndpointRow(Struct, kw_only=True):
     panic: bool
     tokens_per_byte: float
     output_tokens: float
+    shares: dict[str, float] | None = None
+    stepsize: float | None = None
 
 
 class ServerRow(Struct, kw_only=True):
@@ -211,7 +215,7 @@ def _cell(endpoint: Endpoint, candidate: Candidate, total: float, now_s: float) 
         queued_s=max((report.queued_s for report in reports), default=None),
         share=_ratio(candidate.requests.read(now_s), total),
         rtt_s=min(target.rtt_s.values(), default=None),
-        cost=candidate.cost if routable else None,
+        cost=candidate.cost if routable and endpoint.cost.name else None,
         unit=endpoint.cost.unit,
         latency_s=curve.latency_s(candidate.load) if curve else None,
         error_rate=_ratio(sum(report.errors for report in reports), requests),
@@ -221,8 +225,9 @@ def _cell(endpoint: Endpoint, candidate: Candidate, total: float, now_s: float) 
 
 
 def _endpoint(endpoint: Endpoint) -> EndpointRow:
-    wanted = endpoint.wanted_cost
+    wanted, mechanism = endpoint.wanted_cost, endpoint.mechanism
     lacking = sorted(c.target.name for c in endpoint.routable if not wanted.ready(c))
+    shares = mechanism.shares(endpoint.routable)
     why = f"{wanted.name} cannot be told yet for {', '.join(lacking)}" if lacking else ""
     return EndpointRow(
         endpoint=endpoint.name,
@@ -239,6 +244,8 @@ def _endpoint(endpoint: Endpoint) -> EndpointRow:
         panic=endpoint.panic,
         tokens_per_byte=endpoint.tokens_per_byte.value,
         output_tokens=endpoint.output_tokens.value,
+        shares=dict(zip((c.name for c in endpoint.routable), shares, strict=True)) if shares else None,
+        stepsize=mechanism.stepsize(endpoint.routable),
     )
 
 

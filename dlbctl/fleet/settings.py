@@ -65,7 +65,9 @@ class FleetSettings(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
         ),
     ]
     model: Annotated[str, Meta(min_length=1, description="The model that every engine serves.")] = "qwen3-35b"
-    policy: Annotated[str, Meta(description="Its policy in every root, `MECHANISM/COST`.")] = "discrete/latency"
+    policy: Annotated[str, Meta(description="Its policy in every root, for instance `discrete/rif`.")] = (
+        "discrete/latency"
+    )
     time_factor: Annotated[Positive, Meta(description="How many times faster than life the engines run.")] = 1.0
     stream_interval: Annotated[
         int,

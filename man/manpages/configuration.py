@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-from dlbctl.core.policy import COSTS, MECHANISMS, Cost
+from dlbctl.core.policy import COSTS, MECHANISMS, Cost, takes_cost
 from dlbctl.core.settings import DEFAULT_POLICY
 from dlbctl.fleet.settings import FleetSettings
 from dlbctl.router.config import LeafFile, RootFile
@@ -67,6 +67,7 @@ stand many times. A number may be written without a decimal point. The names of 
 
 POLICIES = """
 The policy of an endpoint is written `MECHANISM/COST`. A cost says how loaded a target is; a mechanism chooses by it.
+A mechanism that takes no cost is a policy by its name alone.
 Targets are cells for a root and servers for a leaf. While a cost cannot be told for each of the targets it falls back
 to another one by itself, and `dlbctl inspect endpoints` says why.
 """
@@ -145,7 +146,7 @@ def _policies(page: Page) -> None:
     page.text(" ".join(f"The default of a {role} is `{policy}`." for role, policy in DEFAULT_POLICY.items()))
     page.subheading("Mechanisms")
     for name in MECHANISMS.names():
-        page.item(bold(name), MECHANISMS.summary(name))
+        page.item(bold(name), MECHANISMS.summary(name) + ("" if takes_cost(name) else " Takes no cost."))
     page.subheading("Costs")
     for tag, text in _costs():
         page.item(tag, text)

@@ -142,8 +142,8 @@ class FlowSettings(Struct, frozen=True, forbid_unknown_fields=True):
     stepsize: Annotated[
         float,
         Meta(
-            description="How fast shares follow costs: η of DLB section 3.2.2, in 1/s² for costs in seconds. 0 for "
-            "0.01 /s divided by the mean one-way latency to the targets."
+            description="How fast shares follow costs: eta of DLB section 3.2.2, per second squared for costs in "
+            "seconds. 0 for 0.01 per second, divided by the mean one-way latency to the targets."
         ),
     ] = 0.0
 

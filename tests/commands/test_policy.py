@@ -44,6 +44,7 @@ def reverted(routers: Routers) -> Iterator[Routers]:
         (("--mechanism", "power-of-d"), "power-of-d/latency"),
         (("--cost", "gradient"), "discrete/gradient"),
         (("--cost", "work", "--mechanism", "power-of-d"), "power-of-d/work"),
+        (("--mechanism", "weighted-random"), "weighted-random"),
     ],
 )
 def test_a_switch_reaches_every_router(words: tuple[str, ...], policy: str, reverted: Routers) -> None:
@@ -110,6 +111,7 @@ def test_where_none_answers_nothing_is_shown(routers: Routers) -> None:
         ({"policy": "discrete"}, "is not a policy"),
         ({"mechanism": "nope"}, "--mechanism: there is no mechanism 'nope'"),
         ({"cost": "nope"}, "--cost: there is no cost 'nope'"),
+        ({"mechanism": "weighted-random", "cost": "rif"}, "--cost: weighted-random looks at no cost"),
     ],
 )
 def test_a_policy_that_is_none_is_wrong_usage_and_asks_no_router(words: dict[str, str], said: str) -> None:

@@ -136,6 +136,11 @@ def test_a_cost_that_is_no_time_is_a_bare_number(capsys: pytest.CaptureFixture[s
     assert "12.50" in _values(shown(capsys, cells_table([cell(cost=12.5, unit="requests/server")]))[1])
 
 
+def test_a_policy_that_takes_no_cost_has_a_dash_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    line = shown(capsys, endpoints_table([endpoint(policy="weighted-random", cost="", unit="")]))[1]
+    assert _values(line)[1:4] == ["weighted-random", "discrete/latency", NOTHING]
+
+
 def test_what_cannot_be_told_is_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
     line = shown(capsys, cells_table([cell(up=False, routable=False, **UNKNOWN)]))[1]
     assert _values(line).count(NOTHING) == len(UNKNOWN)

@@ -73,6 +73,17 @@ def test_a_log_replays_to_the_same_actions() -> None:
     assert comparison.actions == 40 + 14 + 40  # arrivals, fresh connections, timers
 
 
+def test_what_is_learned_in_rounds_is_learned_again() -> None:
+    """Rounds are the timer's events: nothing else of them is recorded, and without them another server is drawn."""
+    lines = recorded(settings_of("flow/work"), requests=200)
+    comparison = replay(lines)
+    assert comparison.same
+    assert comparison.events == len(lines) - 1
+    without = [line for line in lines if b"TimerFired" not in line]
+    assert len(without) == len(lines) - 200
+    assert not replay(without).same
+
+
 def test_another_seed_is_noticed_and_the_first_mismatch_named() -> None:
     lines = recorded(settings_of())
     comparison = replay([header(settings_of(seed=10)), *lines[1:]])

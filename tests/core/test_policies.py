@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from math import sqrt
+from dataclasses import replace
+from math import inf, nan, sqrt
 from random import Random
 
 import pytest
 
 from dlbctl.core.curve import Curve
 from dlbctl.core.events import Arrival, EndpointState, Forward, State
-from dlbctl.core.mechanism import Mechanism
+from dlbctl.core.mechanism import ROUND_S, Mechanism
 from dlbctl.core.policy import COSTS, Cost, Policy
 from dlbctl.core.settings import EndpointSettings, TargetSettings, TierSettings
 from dlbctl.core.tier import Tier
@@ -99,6 +100,81 @@ def leaf_tier(policy: str, servers: int) -> Tier:
     return tier
 
 
+ODD_FLEETS = {
+    "idle": [Seen(), Seen(), Seen()],
+    "one": [Seen(load=3.0)],
+    "no servers": [Seen(weight=0.0), Seen(weight=0.0)],
+    "one of them empty": [Seen(load=2.0), Seen(weight=0.0), Seen(load=1.0, tau_s=0.1)],
+    "very unequal": [Seen(weight=1e-9, load=1e9, work_s=1e9), Seen(weight=1e6, load=1e-6), Seen(load=1e-300)],
+}
+odd_fleets = pytest.mark.parametrize("fleet", ODD_FLEETS.values(), ids=ODD_FLEETS)
+
+
+def rounds(mechanism: Mechanism, given: list[Seen], count: int = 20) -> None:
+    for number in range(count):
+        mechanism.round(number * ROUND_S, given)
+
+
+def assert_shares(shares: list[float], count: int) -> None:
+    assert len(shares) in {0, count}
+    assert all(share >= 0.0 for share in shares)
+    assert not shares or sum(shares) == pytest.approx(1.0, abs=1e-12)
+
+
+@policies
+@odd_fleets
+def test_odd_fleets_are_chosen_from_and_shared_out_like_any_other(policy: str, fleet: list[Seen]) -> None:
+    started, given, rng = start(policy), views(policy, *fleet), Random(4)
+    for _ in range(2):  # before a round and after some
+        assert_shares(started.shares(given), len(given))
+        assert len(given) == 1 or all(0 <= started.choose(0.2, given, rng)[0] < len(given) for _ in range(20))
+        rounds(started, given)
+
+
+@policies
+def test_with_nobody_to_choose_there_is_nothing_to_share_out(policy: str) -> None:
+    started = start(policy)
+    rounds(started, [])
+    assert started.shares([]) == []
+
+
+@policies
+@pytest.mark.parametrize("seed", range(5))
+def test_some_of_the_candidates_share_as_they_do_among_all(policy: str, seed: int) -> None:
+    """Limits and retries take some out. 2000 draws within five standard deviations: 1 chance in a million."""
+    rng = Random(seed)
+    started, given = start(policy), random_views(policy, 6, rng)
+    rounds(started, given)
+    shares = started.shares(given)
+    some = rng.sample(range(6), 3)
+    counts = Counter(some[started.choose(0.2, [given[n] for n in some], rng)[0]] for _ in range(2000))
+    assert counts.keys() <= set(some)
+    whole = sum((shares[n] for n in some), 0.0) if shares else 0.0
+    if whole > 0.0:
+        for n in some:
+            share = shares[n] / whole
+            assert abs(counts[n] - 2000 * share) <= 5 * sqrt(2000 * share * (1 - share))
+
+
+@policies
+def test_what_is_no_candidate_has_no_share(policy: str) -> None:
+    """The arcs that there are not, and those whose cell cannot be reached: neither has any part of x."""
+    started, given = start(policy), random_views(policy, 6, Random(8))
+    rounds(started, given)
+    rounds(started, given[:4])
+    assert_shares(started.shares(given[:4]), 4)
+
+
+@policies
+@pytest.mark.parametrize("bad", [inf, nan])
+def test_a_cost_that_is_no_number_leaves_no_trace(policy: str, bad: float) -> None:
+    started, given = start(policy), random_views(policy, 4, Random(8))
+    rounds(started, [replace(given[0], cost=bad), *given[1:]])
+    assert_shares(started.shares(given), 4)
+    rounds(started, [replace(one, cost=bad) for one in given])
+    assert_shares(started.shares(given), 4)
+
+
 @policies
 def test_one_candidate_needs_no_choice_and_no_signal(policy: str) -> None:
     action = leaf_tier(policy, 1).arrived(0.0, Arrival("id", "m"))
@@ -162,6 +238,26 @@ def test_discrete_fills_unequal_cells_to_equal_latency() -> None:
     step_s = max(CURVE.slope(40.0), 0.2)
     assert max(costs) - min(costs) <= step_s + 0.01 * max(costs)
     assert sum(cell.load for cell in cells) == 40
+
+
+def test_argmin_is_strict_and_breaks_only_exact_ties() -> None:
+    chosen, rng = start("argmin/latency"), Random(1)
+    assert {chosen.choose(0.0, [Seen(cost=1.0 + 1e-12), Seen(cost=1.0)], rng) for _ in range(100)} == {
+        (1, "least-cost")
+    }
+    assert {chosen.choose(0.0, [Seen(cost=1.0), Seen(cost=2.0), Seen(cost=1.0)], rng) for _ in range(100)} == {
+        (0, "tie"),
+        (2, "tie"),
+    }
+
+
+def test_weighted_random_draws_by_the_servers_whatever_the_loads() -> None:
+    """10 000 draws within five standard deviations: 1 chance in a million."""
+    chosen, rng = start("weighted-random"), Random(5)
+    given = [Seen(weight=6.0, load=50.0, cost=9.0), Seen(weight=3.0), Seen(weight=1.0), Seen(weight=0.0)]
+    counts = Counter(chosen.choose(0.0, given, rng)[0] for _ in range(10_000))
+    for index, share in enumerate((0.6, 0.3, 0.1, 0.0)):
+        assert abs(counts[index] - 10_000 * share) <= 5 * sqrt(10_000 * share * (1 - share))
 
 
 # -- which cost is in use ----------------------------------------------------------------------------------

@@ -34,6 +34,6 @@ def views(policy: str, *candidates: Seen) -> list[Seen]:
     of = Policy.parse(policy).load_cost()
     assert all(of.ready(candidate) for candidate in candidates)
     return [
-        replace(candidate, name=candidate.name or f"t{number}", cost=of.of(candidate))
+        replace(candidate, name=candidate.name or f"t{number}", cost=of.of(candidate) if candidate.weight else 0.0)
         for number, candidate in enumerate(candidates)
     ]

@@ -255,6 +255,9 @@ async def test_a_policy_is_switched_whole_or_by_halves_and_reverted(name: str) -
             ({"mechanism": "discrete"}, "discrete/rif"),
             ({"cost": "latency"}, "discrete/latency"),
             ({"mechanism": "power-of-d", "cost": "gradient"}, "power-of-d/gradient"),
+            ({"mechanism": "weighted-random"}, "weighted-random"),
+            ({"mechanism": "flow", "cost": "rif"}, "flow/rif"),
+            ({"policy": "weighted-random"}, "weighted-random"),
         ):
             status, rows = await asked.switch(name, **words)
             assert status == 200
@@ -283,6 +286,7 @@ async def test_a_policy_is_switched_whole_or_by_halves_and_reverted(name: str) -
         (b'{"policy":"discrete"}', "mechanism/cost"),
         (b'{"policy":"discrete/nope"}', "no cost 'nope'"),
         (b'{"mechanism":"nope"}', "no mechanism 'nope'"),
+        (b'{"mechanism":"weighted-random","cost":"rif"}', "looks at no cost"),
         (b'{"cost":"rif/rif"}', "no cost 'rif/rif'"),
         (b"[" * 100_000, ""),
     ],

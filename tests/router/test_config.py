@@ -115,6 +115,10 @@ def test_an_unknown_key_near_nothing_is_told_with_all_there_are() -> None:
         (LEAF + '[[endpoint]]\nname = "a\\nb"\n', "endpoint[0].name"),
         (LEAF + '[[endpoint]]\nname = "m"\npolicy = "best"\n', "endpoint[0].policy"),
         (LEAF + '[[endpoint]]\nname = "m"\npolicy = "discrete/best"\n', "endpoint[0].policy"),
+        (LEAF + '[[endpoint]]\nname = "m"\npolicy = "weighted-random/rif"\n', "endpoint[0].policy"),
+        (LEAF + '[[endpoint]]\nname = "m"\n[endpoint.flow]\nstepsize = -1\n', "endpoint[0].flow.stepsize"),
+        (LEAF + '[[endpoint]]\nname = "m"\n[endpoint.flow]\nstepsize = inf\n', "endpoint[0].flow.stepsize"),
+        (LEAF + '[[endpoint]]\nname = "m"\n[endpoint.flow]\nstepsize = nan\n', "endpoint[0].flow.stepsize"),
         (LEAF + '[[endpoint]]\nname = "m"\n[[endpoint]]\nname = "m"\n', "endpoint: two entries"),
     ],
 )

@@ -150,6 +150,22 @@ def test_a_cell_that_goes_gives_its_share_back_and_comes_back_as_new() -> None:
     assert mechanism.shares(given) == pytest.approx([0.275, 0.225, 0.5])
 
 
+def test_where_only_those_without_a_share_are_left_it_begins_anew() -> None:
+    mechanism, given = flow(stepsize=1000.0), cells(0.0, 9.0, 9.0, k=(1.0, 3.0, 1.0))
+    mechanism.round(0.0, given)
+    mechanism.round(0.1, given)
+    assert mechanism.shares(given[1:]) == [0.75, 0.25]
+    mechanism.round(0.1, given[1:])
+    assert mechanism.shares(given[1:]) == [0.75, 0.25]
+
+
+def test_costs_that_are_large_and_equal_move_nothing() -> None:
+    mechanism, given = flow(stepsize=10.0), cells(1e12, 1e12, k=(7.0, 3.0))
+    for number in range(100):
+        mechanism.round(number * ROUND_S, given)
+    assert mechanism.shares(given) == pytest.approx([0.7, 0.3], abs=1e-12)
+
+
 def test_nobody_then_one_then_all() -> None:
     mechanism, given = flow(), cells(1.0, 1.0, k=(3.0, 1.0))
     mechanism.round(0.0, [])

@@ -9,6 +9,7 @@ from dlbctl.core.events import Arrival, EndpointState, Forward, State
 from dlbctl.core.mechanism import ROUND_S
 from dlbctl.core.settings import EndpointSettings, FlowSettings, TargetSettings, TierSettings
 from dlbctl.core.tier import Tier
+from tests.core.views import POLICIES
 
 NOW_S = 100.0
 NAMES = ("a", "b", "c")
@@ -116,6 +117,20 @@ def test_a_cell_that_cannot_be_reached_has_no_share_until_it_can() -> None:
     report(tier, "b")
     tier.timer_fired(NOW_S + 0.3)
     assert shares(tier) == {"b": 1.0}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_cell_without_servers_divides_by_nothing(policy: str) -> None:
+    tier = root(policy)
+    report(tier, "a", rif=4, k=0.0)
+    for name in ("b", "c"):
+        report(tier, name, rif=2)
+    for _ in range(3):
+        assert isinstance(tier.arrived(NOW_S, Arrival("id", "m0", 100)), Forward)
+        tier.timer_fired(NOW_S)
+    a, *others = snapshot.cells(tier, NOW_S)
+    assert (a.routable, a.load, a.cost) == (False, 0.0, None)
+    assert all(cell.routable for cell in others)
 
 
 @pytest.mark.parametrize(("policy", "counted"), [("discrete/rif", 3), ("power-of-d/rif", 3), ("flow/rif", 0)])

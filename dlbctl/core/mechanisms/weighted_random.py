@@ -28,7 +28,8 @@ class Mechanism(mechanism.Mechanism):
         rng: random.Random,
     ) -> tuple[int, str]:
         """Index of a candidate, drawn by weight, and the rule `drawn`."""
-        return drawn(self.shares(candidates), rng), "drawn"
+        index = drawn([candidate.weight for candidate in candidates], rng)
+        return (index if index >= 0 else int(rng.random() * len(candidates))), "drawn"
 
     def shares(self, candidates: Sequence[View]) -> list[float]:
         """In proportion to the weights."""

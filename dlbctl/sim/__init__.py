@@ -1,0 +1,1 @@
+"""The simulator: the routers' own core in virtual time, and the optimum it is held against."""

@@ -39,10 +39,9 @@ class CellReference:
     seen_s: list[float]
     servers: int
 
-    def by_load(self, *, at_least: int) -> list[tuple[float, LoadBin]]:
-        """Load [requests in flight per server] and means, in bins of at least so many samples."""
-        bins = by_in_flight(self.samples, max(1, len(self.samples) // at_least))
-        return [(one.in_flight / self.servers, one) for one in bins]
+    def by_load(self, *, bins: int) -> list[tuple[float, LoadBin]]:
+        """Load [requests in flight per server] and means, in bins of as equal a number of samples as ties allow."""
+        return [(one.in_flight / self.servers, one) for one in by_in_flight(self.samples, bins)]
 
 
 def deliveries(

@@ -16,14 +16,15 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from dlbctl.core.events import AdminState
 from dlbctl.core.settings import EndpointSettings, TargetSettings, TierSettings
 from dlbctl.router.admin import Admin, AdminProtocol
 from dlbctl.router.control import Control
 from dlbctl.router.lifecycle import bind, hosted
 
-from .live import Live, leaf, on_loop, root, server, until
+from .live import Live, client_of, leaf, on_loop, root, server, until
 from .process import Running, engine, launch, leaf_file, running
-from .scripted import answering, refusing_port, serving, sized
+from .scripted import Held, answering, refusing_port, serving, sized
 from .test_peers import probing
 from .wire import Client, chat, post
 
@@ -56,6 +57,12 @@ class Api:
 
     async def policies(self) -> dict[str, tuple[str, bool]]:
         return {row["endpoint"]: (row["policy"], row["overridden"]) for row in await self.get("endpoints")}
+
+    async def shares(self, endpoint: str) -> dict[str, float]:
+        shares: dict[str, float] = next(
+            row["shares"] for row in await self.get("endpoints") if row["endpoint"] == endpoint
+        )
+        return shares
 
 
 async def nothing_to_read() -> dict[str, str]:
@@ -269,6 +276,33 @@ async def test_a_policy_is_switched_whole_or_by_halves_and_reverted(name: str) -
             assert (await asked.switch(name, policy=policy))[0] == 200
         assert await asked.policies() == configured
         assert (await asked.revert(name))[0] == 200, "twice is no error"
+
+
+@on_loop
+async def test_a_live_switch_to_flow_moves_the_shares_away_from_the_fuller_cell() -> None:
+    held = Held(b"", sized(b"{}"))
+    async with (
+        serving(held.script) as slow,
+        serving(answering(sized(b"{}"))) as quick,
+        root([], local=[local_cell("slow", slow.port), local_cell("quick", quick.port)]) as live,
+        admin_of(live) as asked,
+        client_of(live) as client,
+        client_of(live) as patient,
+    ):
+        keeping_time = asyncio.ensure_future(live.router.keep_time())
+        live.tier.admin_set(0.0, "quick", "", AdminState.DRAIN)
+        stuck = asyncio.ensure_future(patient.ask(chat()))
+        await until(lambda: bool(slow.heard))
+        live.tier.admin_set(0.0, "quick", "", AdminState.READY)
+        await asked.switch("m", policy="flow/rif")
+        while (shares := await asked.shares("m")) != {"slow": 0.0, "quick": 1.0}:
+            assert sum(shares.values()) == pytest.approx(1.0)
+        for _ in range(20):
+            assert (await client.ask(chat())).status == 200
+        assert (len(slow.heard), len(quick.heard)) == (1, 20)
+        held.go.set()
+        assert (await stuck).status == 200
+        keeping_time.cancel()
 
 
 @pytest.mark.parametrize(

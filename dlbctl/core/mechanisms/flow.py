@@ -25,7 +25,7 @@ NEVER: Final = float("inf")
 # eta = KAPPA / tau [1/s^2 for costs in seconds]. The paper gives no constant. This one settles at 80 % utilisation
 # where an unloaded request takes some .8 s; near saturation, where 1/mu' explodes, it swings.
 KAPPA_PER_S: Final = 0.01
-# In one place there is no latency to divide by; so quick nothing reacts anyway, with rounds of 10 ms.
+# Within one place the latency is next to nothing, and no step may be boundless.
 TAU_FLOOR_S: Final = 0.001
 # A process that slept has costs of now, which say nothing of all the time that it slept.
 LONGEST_S: Final = 1.0

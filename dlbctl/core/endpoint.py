@@ -9,6 +9,7 @@ from dlbctl.core.decay import Average
 from dlbctl.core.health import Standing
 from dlbctl.core.mechanism import Mechanism
 from dlbctl.core.policy import Cost, Policy
+from dlbctl.core.sources import ArrivalRates
 
 if TYPE_CHECKING:
     import random
@@ -65,6 +66,7 @@ class Endpoint:
         self.tokens_per_byte = Average(FIRST_TOKENS_PER_BYTE, LEARNING_WEIGHT)
         self.output_tokens = Average(FIRST_OUTPUT_TOKENS, LEARNING_WEIGHT)
         self.received: dict[str, int] = {}
+        self.arrivals = ArrivalRates()
         self._default_policy = default_policy
         self.override: Policy | None = None
         self.configured = configured

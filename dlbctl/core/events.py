@@ -57,8 +57,9 @@ class Arrival(Struct):
 
     prompt_tokens: the root's estimate where there is one; 0 asks this tier for its own, from prompt_bytes.
     max_output_tokens: the request's own cap (or the root's expectation), 0 for none.
-    root: boot id of the root it came through. priority: the more, the sooner it leaves a queue.
-    patience_s: how long its client will wait for it to begin, 0 for ever. replayable: it can be sent twice.
+    root: boot id of the root it came through, and source: the cell that root stands in. priority: the more, the sooner
+    it leaves a queue. patience_s: how long its client will wait for it to begin, 0 for ever. replayable: it can be sent
+    twice.
     """
 
     id: str
@@ -70,6 +71,7 @@ class Arrival(Struct):
     priority: int = 0
     patience_s: float = 0.0
     replayable: bool = True
+    source: str = ""
 
 
 class Usage(Struct):
@@ -85,7 +87,8 @@ class EndpointState(Struct, omit_defaults=True):
 
     rif: requests in flight on the servers of this endpoint. k: sum of the weights of its routable servers.
     queued_s: waiting work per unit of weight. errors, requests: decayed counts. received: requests received
-    so far, by boot id of the root. curve: only when its version is new to the listener.
+    so far, by boot id of the root. arrivals: requests per second of late, by the cell of the root they came through.
+    curve: only when its version is new to the listener.
     """
 
     rif: int = 0
@@ -94,6 +97,7 @@ class EndpointState(Struct, omit_defaults=True):
     errors: float = 0.0
     requests: float = 0.0
     received: dict[str, int] = {}
+    arrivals: dict[str, float] = {}
     curve_version: int = 0
     curve: Curve | None = None
 
@@ -102,12 +106,14 @@ class State(Struct, omit_defaults=True):
     """One line of the state stream: everything a root needs to know of a leaf.
 
     cell: the one that the leaf serves by its own configuration; empty from a leaf that does not say it yet.
+    sources: one-way delay [s] from each cell whose roots ask this leaf, as they have told it.
     """
 
     v: int = 1
     boot: str = ""
     cell: str = ""
     seq: int = 0
+    sources: dict[str, float] = {}
     endpoints: dict[str, EndpointState] = {}
 
 
@@ -232,6 +238,13 @@ class StateReported(Struct, tag=True, frozen=True):
     rtt_s: float
 
 
+class Pinged(Struct, tag=True, frozen=True):
+    """A root measured how far away this leaf is: the cell it stands in, and the round trip as it knows it now."""
+
+    source: str
+    rtt_s: float
+
+
 class AddressChanged(Struct, tag=True, frozen=True):
     """An address began or ceased to answer."""
 
@@ -311,6 +324,7 @@ Event: TypeAlias = (
     | ClientGone
     | Expired
     | StateReported
+    | Pinged
     | AddressChanged
     | Probed
     | TurnAsked

@@ -30,6 +30,7 @@ from dlbctl.core.events import (
     FirstByte,
     Forward,
     ModelsLearned,
+    Pinged,
     PolicySet,
     Probed,
     Reject,
@@ -49,7 +50,7 @@ from dlbctl.core.tier import Tier
 if TYPE_CHECKING:
     from dlbctl.core.exchange import Exchange
 
-VERSION = 2
+VERSION = 3
 MISMATCHES_KEPT = 10
 
 Action: TypeAlias = RequestAction | Turn | SetTimer
@@ -178,6 +179,8 @@ def handle(tier: Tier, now_s: float, event: Event) -> Action | None:
             return tier.arrived(now_s, event.arrival)
         case StateReported():
             tier.state_reported(now_s, event.target, event.address, event.state, event.rtt_s)
+        case Pinged():
+            tier.pinged(now_s, event.source, event.rtt_s)
         case AddressChanged():
             tier.address_changed(now_s, event.target, event.address, event.up)
         case Probed():

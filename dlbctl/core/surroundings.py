@@ -17,6 +17,7 @@ from dlbctl.core.events import AdminState, EndpointState, Probe, State
 from dlbctl.core.health import Standing
 from dlbctl.core.policy import Policy
 from dlbctl.core.settings import DEFAULT_POLICY, EndpointSettings, HealthSettings, TargetSettings, TierSettings
+from dlbctl.core.sources import Distances
 from dlbctl.core.target import Candidate, Target
 
 
@@ -33,6 +34,7 @@ class Surroundings:
         self.targets: dict[str, Target] = {}
         self.endpoints: dict[str, Endpoint] = {}
         self.estimators: dict[str, Estimator] = {}
+        self.distances = Distances()
         self._health = _health_settings(settings)
         self._drained: set[tuple[str, str]] = set()  # target and address, or an empty address for all of it
         self.endpoints_changed(settings.endpoints)
@@ -46,9 +48,14 @@ class Surroundings:
         if known is None or address not in known.addresses:
             return  # it was removed while the line was on its way
         known.rtt_s[address] = rtt_s
+        known.sources[address] = state.sources
         self._change_address(now_s, target, address, up=True)
         for name, endpoint_state in state.endpoints.items():
             self._endpoint_reported(now_s, known, address, name, endpoint_state)
+
+    def pinged(self, now_s: float, source: str, rtt_s: float) -> None:
+        """A root says where it stands and how far that is from here; every root is told so with the next report."""
+        self.distances.tell(now_s, source, 0.5 * rtt_s)
 
     def address_changed(self, now_s: float, target: str, address: str, up: bool) -> None:
         """An address began or ceased to answer."""
@@ -192,6 +199,7 @@ class Surroundings:
             known.mark(address, up=False)
             known.health.went_down()
             known.rtt_s.pop(address, None)
+            known.sources.pop(address, None)
             for candidate in known.candidates:
                 candidate.forget(address)
         self._settle(known)

@@ -26,7 +26,8 @@ class Target:
     """A cell or a server: its addresses, which of them take requests, and what is in flight there.
 
     down: addresses that do not answer. drained: those an operator took out. shut: either; up: not all are shut.
-    share: of its weight, while it comes back. ejections: so far.
+    share: of its weight, while it comes back. ejections: so far. sources: what each leaf of a cell was told of the
+    distance to each cell with roots.
     """
 
     __slots__ = (
@@ -45,6 +46,7 @@ class Target:
         "settings",
         "share",
         "shut",
+        "sources",
         "up",
     )
 
@@ -65,6 +67,7 @@ class Target:
         self.candidates: list[Candidate] = []
         self.in_flight = 0
         self.rtt_s: dict[str, float] = {}
+        self.sources: dict[str, dict[str, float]] = {}
         self._next = 0
 
     def __repr__(self) -> str:
@@ -102,6 +105,7 @@ class Target:
         self.down = {address for address in settings.addresses if address in self.down or address not in kept}
         self.drained = self.drained.intersection(settings.addresses)
         self.rtt_s = {address: rtt_s for address, rtt_s in self.rtt_s.items() if address in kept}
+        self.sources = {address: told for address, told in self.sources.items() if address in kept}
         self.settings = settings
         self.addresses = settings.addresses
         self.models = settings.endpoints or self.models  # until it is asked, what it served so far

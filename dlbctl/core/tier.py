@@ -100,7 +100,7 @@ class Tier(Surroundings):
         if endpoint is None:
             return self._unknown(arrival)
         if arrival.root:
-            self._count_received(endpoint, arrival.root)
+            self._count_received(now_s, endpoint, arrival)
         if not (endpoint.configured or endpoint.candidates):
             return self._unknown(arrival)
         if 0 < self.settings.max_in_flight <= len(self.exchanges):
@@ -292,6 +292,7 @@ class Tier(Surroundings):
             boot=self.boot,
             cell=self.settings.cell,
             seq=self._state_seq,
+            sources=self.distances.read(now_s),
             endpoints={name: self._report_endpoint(now_s, endpoint) for name, endpoint in self.endpoints.items()},
         )
 
@@ -307,6 +308,7 @@ class Tier(Surroundings):
             errors=round(sum((c.errors.read(now_s) for c in endpoint.candidates.values()), 0.0), 3),
             requests=round(sum((c.requests.read(now_s) for c in endpoint.candidates.values()), 0.0), 3),
             received=dict(endpoint.received),
+            arrivals=endpoint.arrivals.read(now_s),
             curve_version=curve.version if curve else 0,
             curve=curve,
         )
@@ -501,8 +503,9 @@ class Tier(Surroundings):
         if failure is not Failure.NO_ROOM:
             candidate.errors.add(now_s)
 
-    def _count_received(self, endpoint: Endpoint, root: str) -> None:
-        received = endpoint.received
+    def _count_received(self, now_s: float, endpoint: Endpoint, arrival: Arrival) -> None:
+        endpoint.arrivals.count(now_s, arrival.source)
+        received, root = endpoint.received, arrival.root
         received[root] = received.pop(root, 0) + 1  # the last heard of stays last
         if len(received) > MAX_ROOTS_REMEMBERED:
             del received[next(iter(received))]

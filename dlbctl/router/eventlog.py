@@ -40,6 +40,7 @@ from dlbctl.core.events import (
     FirstByte,
     Forward,
     ModelsLearned,
+    Pinged,
     PolicySet,
     Probe,
     Probed,
@@ -234,6 +235,11 @@ class RecordedTier(Tier):
         """See Tier."""
         super().state_reported(now_s, target, address, state, rtt_s)
         self._note(now_s, StateReported(target, address, state, rtt_s))
+
+    def pinged(self, now_s: float, source: str, rtt_s: float) -> None:
+        """See Tier."""
+        super().pinged(now_s, source, rtt_s)
+        self._note(now_s, Pinged(source, rtt_s))
 
     def address_changed(self, now_s: float, target: str, address: str, up: bool) -> None:
         """See Tier."""

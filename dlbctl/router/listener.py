@@ -117,6 +117,7 @@ class PeerListener(Listener):
         self.router.relay(downstream, request, peer=True)
 
     def _ping(self, downstream: Downstream, request: Request) -> None:
+        self.router.pinged(request)
         # How long the ping waited here is no distance: the root takes it off.
         residence_us = max(0, round((self.clock() - request.received_s) * 1e6))
         downstream.reply(

@@ -86,7 +86,7 @@ class Ping:
         """Ask. The time to connect is not part of the round trip."""
         self._upstream = upstream
         self._sent_s = self._router.clock()
-        upstream.ask(self, self._router.peer_get(self._pool.address, "/dlb/v1/ping"), b"", head_request=False)
+        upstream.ask(self, self._router.ping(self._pool.address, self.rtt_s), b"", head_request=False)
 
     def head(self, status: int, reason: bytes, headers: Headers, *, bodiless: bool) -> None:  # noqa: ARG002
         """Take off the time the ping waited inside the leaf."""

@@ -140,6 +140,7 @@ class Relay:
             mine.priority,
             max(exchange.deadline_s - now_s, 1e-3) if exchange.deadline_s != NEVER else 0.0,  # 0 is for ever
             mine.replayable,
+            root.settings.cell,
         )
         return leaf.arrived(now_s, arrival)
 

@@ -160,10 +160,22 @@ class Router:
         for address, leaf in self.local.items():
             self.tier.state_reported(now_s, leaf.settings.cell, address, leaf.report(now_s), 0.0)
 
-    def peer_get(self, address: Address, path: str) -> bytes:
-        """A GET of ours to a peer."""
+    def peer_get(self, address: Address, path: str, more: bytes = b"") -> bytes:
+        """A GET of ours to a peer. more: header lines."""
         token = b"dlb-token: %b\r\n" % self.token if self.token else b""
-        return b"GET %b HTTP/1.1\r\nhost: %b\r\n%b\r\n" % (path.encode(), address.authority, token)
+        return b"GET %b HTTP/1.1\r\nhost: %b\r\n%b%b\r\n" % (path.encode(), address.authority, more, token)
+
+    def ping(self, address: Address, rtt_s: float | None) -> bytes:
+        """A ping of ours to a leaf; it is told where we stand and how far that is, once that is known."""
+        more = b"dlb-source: %b\r\ndlb-rtt-us: %d\r\n" % (self._cell, round(rtt_s * 1e6)) if rtt_s is not None else b""
+        return self.peer_get(address, "/dlb/v1/ping", more)
+
+    def pinged(self, request: Request) -> None:
+        """A root asked how far away this leaf is; once it knows, it says where it stands and what it has found."""
+        source = request.header(b"dlb-source")
+        if source:
+            rtt_s = _number(request.header(b"dlb-rtt-us")) / 1e6
+            self.tier.pinged(self.clock(), source.decode("utf-8", "replace"), rtt_s)
 
     # -- a request ---------------------------------------------------------------------------------------
 
@@ -194,6 +206,7 @@ class Router:
                 _number(request.header(b"dlb-tokens")),
                 int(_number(request.header(b"dlb-output-tokens"))),
                 request.header(b"dlb-root").decode("latin-1"),
+                source=request.header(b"dlb-source").decode("utf-8", "replace"),
             )
         facts = read_facts(request.body, request.content_type)
         model = facts.model or self._only_endpoint()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from dlbctl.core.events import Arrival, Usage
     from dlbctl.core.exchange import Exchange
+    from dlbctl.core.programs import Program, Solution
     from dlbctl.core.settings import EndpointSettings
     from dlbctl.core.target import Candidate
 
@@ -183,6 +184,15 @@ class Endpoint:
         """Have the mechanism learn from the costs as they are now."""
         self.refresh()
         self.mechanism.round(now_s, self.routable)
+
+    def program(self, now_s: float, here: str) -> Program | None:
+        """What the mechanism wants solved now, if anything."""
+        return self.mechanism.program(now_s, here, self.routable)
+
+    def solved(self, solution: Solution) -> None:
+        """Hand a solution to the mechanism, unless it is about cells that are gone."""
+        if all(cell in self.candidates for cell in solution.cells):
+            self.mechanism.solved(solution)
 
     # -- what is learned -------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import Struct
 
 from dlbctl.core.curve import Curve
+from dlbctl.core.programs import Program, Solution
 from dlbctl.core.settings import EndpointSettings, TargetSettings, TierSettings
 
 if TYPE_CHECKING:
@@ -151,10 +152,18 @@ class Cancel(Struct):
     code: str
 
 
+class Solve(Struct, frozen=True):
+    """Work a program out without holding anybody up, and tell of it with `solved`; nothing, should that fail."""
+
+    endpoint: str
+    program: Program
+
+
 class SetTimer(Struct):
-    """Call `timer_fired` at this time."""
+    """Call `timer_fired` at this time, and see to these programs until then."""
 
     at_s: float
+    solve: tuple[Solve, ...] = ()
 
 
 class Drift(Struct, frozen=True):
@@ -315,6 +324,13 @@ class TimerFired(Struct, tag=True, frozen=True):
     """The time asked for with SetTimer has come."""
 
 
+class Solved(Struct, tag=True, frozen=True):
+    """A program that was asked for with SetTimer has been worked out."""
+
+    endpoint: str
+    solution: Solution
+
+
 Event: TypeAlias = (
     Arrived
     | AttemptStarted
@@ -336,4 +352,5 @@ Event: TypeAlias = (
     | AdminSet
     | Audited
     | TimerFired
+    | Solved
 )

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
-    from dlbctl.core.policy import View
+    from dlbctl.core.policy import CellView, View
+    from dlbctl.core.programs import Program, Solution
     from dlbctl.core.settings import EndpointSettings
 
 # As often as a root's view of its cells changes by default (`probe_interval_ms`).
@@ -43,6 +44,17 @@ class Mechanism:
 
         Rounds come on a steady beat that a busy process misses now and then: what depends on time counts it itself.
         """
+
+    def program(self, now_s: float, here: str, candidates: Sequence[CellView]) -> Program | None:
+        """What it wants solved now, if anything; asked about once a second.
+
+        here: the cell this router stands in. candidates: all that are routable.
+        """
+        del now_s, here, candidates
+        return None
+
+    def solved(self, solution: Solution) -> None:
+        """Go by the solution of a program, if it still waits for it. Its cells are all candidates."""
 
     def shares(self, candidates: Sequence[View]) -> list[float]:
         """The share of requests that each of the routable candidates is to get; empty where none is set."""

@@ -37,6 +37,8 @@ from dlbctl.core.events import (
     RequestAction,
     SetTimer,
     SettingsChanged,
+    Solve,
+    Solved,
     StateReported,
     TargetsChanged,
     TimerFired,
@@ -92,10 +94,11 @@ class Turned(Struct, tag="turn", frozen=True):
     action: Forwarded | Rejected
 
 
-class TimerSet(Struct, tag="timer", frozen=True):
-    """The tier asked to be called at this time."""
+class TimerSet(Struct, tag="timer", frozen=True, omit_defaults=True):
+    """The tier asked to be called at this time, and for what was to be solved."""
 
     at_s: float
+    solve: tuple[Solve, ...] = ()
 
 
 Outcome: TypeAlias = Forwarded | Waiting | Rejected | Cancelled | Turned | TimerSet
@@ -159,7 +162,7 @@ def outcome(action: Action | None) -> Outcome | None:
         case Cancel():
             return Cancelled(action.code)
         case SetTimer():
-            return TimerSet(action.at_s)
+            return TimerSet(action.at_s, action.solve)
         case _:
             assert_never(action)
 
@@ -203,6 +206,8 @@ def handle(tier: Tier, now_s: float, event: Event) -> Action | None:
             tier.audited(now_s, event.open)
         case TimerFired():
             return tier.timer_fired(now_s)
+        case Solved():
+            tier.solved(now_s, event.endpoint, event.solution)
         case _:
             assert_never(event)
     return None

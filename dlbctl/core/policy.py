@@ -52,6 +52,22 @@ class View(Protocol):
         """The candidate's cost under the policy in force."""
 
 
+class CellView(View, Protocol):
+    """What a mechanism that plans for all roots may read of a cell besides."""
+
+    @property
+    def capacity_rps(self) -> float:
+        """Requests per second that one server takes, as configured or else as the curve has it; 0 if unknown."""
+
+    @property
+    def arrivals(self) -> dict[str, float]:
+        """Requests per second that come there from each cell with roots."""
+
+    @property
+    def sources(self) -> dict[str, float]:
+        """One-way delay [s] from each cell whose roots may send there."""
+
+
 class Cost(NamedTuple):
     """A registered cost. `ready` says whether it can be told for a candidate; if not, `fallback` is used."""
 

@@ -1,4 +1,4 @@
-"""Programs that take too long for a router's event loop: plain data that is solved elsewhere and comes back as an event.
+"""Programs that take too long for an event loop: plain data that is solved elsewhere and comes back as an event.
 
 A tier asks for one with `SetTimer.solve`; its driver works it out (`solve`), in another process or in place, and tells
 the tier the outcome as `solved`. A log replayed offline has the outcome and never solves anything again.
@@ -59,7 +59,6 @@ def solve(program: Program) -> Solution:
     Rates are taken as shares of their sum and delays of the longest, so that tolerances mean the same for any fleet.
     """
     import numpy as np
-    from scipy import sparse
     from scipy.optimize import linprog
 
     sources, cells = len(program.sources), len(program.cells)
@@ -69,20 +68,20 @@ def solve(program: Program) -> Solution:
     distance = np.array([[0.0 if tau_s is None else tau_s / longest_s for tau_s in row] for row in program.tau_s])
     arcs = [(0.0, 0.0 if tau_s is None else 1.0) for row in program.tau_s for tau_s in row]
     # The unknowns: x, source by source, then u.
-    inflow = sparse.kron(demand.reshape(1, sources), sparse.identity(cells))
-    capacity = np.array(program.capacities).reshape(cells, 1) / total
-    simplex = sparse.kron(sparse.identity(sources), np.ones((1, cells)))
+    inflow = np.kron(demand, np.eye(cells))
+    capacity = np.array(program.capacities) / total
+    simplex = np.kron(np.eye(sources), np.ones(cells))
     outcome = linprog(
-        np.append((demand[:, np.newaxis] * distance).ravel(), OVERLOAD_WEIGHT),
-        A_ub=sparse.hstack([inflow, -capacity]),
+        np.append(demand[:, np.newaxis] * distance, OVERLOAD_WEIGHT),
+        A_ub=np.column_stack([inflow, -capacity]),
         b_ub=np.zeros(cells),
-        A_eq=sparse.hstack([simplex, np.zeros((sources, 1))]),
+        A_eq=np.column_stack([simplex, np.zeros(sources)]),
         b_eq=np.ones(sources),
         bounds=[*arcs, (TARGET_UTILISATION, None)],
         method="highs",
         options={"time_limit": TIME_LIMIT_S},
     )
-    if outcome.status != 0:
+    if outcome.status != 0 or outcome.x is None:
         raise UnsolvedError(f"no plan for {sources} sources and {cells} cells: {outcome.message}")
     x = np.clip(outcome.x[:-1].reshape(sources, cells), 0.0, 1.0)
     x /= x.sum(axis=1, keepdims=True)

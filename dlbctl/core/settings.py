@@ -197,7 +197,8 @@ class TargetSettings(Struct, frozen=True):
     """A cell (for a root) or a server (for a leaf) that requests may be sent to.
 
     addresses: where it is reached; a cell has one per leaf, a server exactly one.
-    endpoints: what a server serves; empty means that it is asked (`models_learned`).
+    endpoints: what a server serves; empty means that it is asked (`models_learned`). capacity_rps: requests per second
+    that one server of a cell takes; 0 if that is not known.
     """
 
     name: str
@@ -205,6 +206,7 @@ class TargetSettings(Struct, frozen=True):
     endpoints: tuple[str, ...] = ()
     weight: float = 1.0
     slots: int = 0
+    capacity_rps: float = 0.0
 
 
 class TierSettings(Struct, frozen=True):

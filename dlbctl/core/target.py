@@ -211,6 +211,32 @@ class Candidate:
         return self.load * self.k
 
     @property
+    def capacity_rps(self) -> float:
+        """Requests per second that one server of the cell takes: as configured, else by the curve; 0 if unknown."""
+        given = self.target.settings.capacity_rps
+        if given > 0.0 or self.curve is None:
+            return given
+        return self.curve.capacity_per_server()
+
+    @property
+    def arrivals(self) -> dict[str, float]:
+        """Requests per second by source, at all leaves of the cell together."""
+        total: dict[str, float] = {}
+        for report in self.reports.values():
+            for source, rate in report.arrivals.items():
+                total[source] = total.get(source, 0.0) + rate
+        return total
+
+    @property
+    def sources(self) -> dict[str, float]:
+        """One-way delay [s] by source, to the nearest leaf of the cell."""
+        nearest: dict[str, float] = {}
+        for told in self.target.sources.values():
+            for source, tau_s in told.items():
+                nearest[source] = min(tau_s, nearest.get(source, tau_s))
+        return nearest
+
+    @property
     def answers(self) -> bool:
         """Whether there is an address to send it to."""
         return self.k > 0 and not self.serving <= self.target.shut

@@ -26,6 +26,7 @@ from dlbctl.core.events import (
     Reject,
     RequestAction,
     SetTimer,
+    Solve,
     State,
     Turn,
     Usage,
@@ -34,6 +35,7 @@ from dlbctl.core.events import (
 from dlbctl.core.exchange import Exchange, Phase
 from dlbctl.core.health import Standing
 from dlbctl.core.mechanism import ROUND_S
+from dlbctl.core.programs import Solution
 from dlbctl.core.settings import RetrySettings, TierSettings, Timeouts
 from dlbctl.core.surroundings import Surroundings
 from dlbctl.core.target import Candidate
@@ -233,13 +235,31 @@ class Tier(Surroundings):
         return Drift(tuple(exchange.number for exchange in leaked), recount(self))
 
     def timer_fired(self, now_s: float) -> SetTimer:
-        """Do the slow work that is due: a step of a curve fit, ejections that end, a round. Asks for the next."""
+        """Do the slow work that is due: a step of a curve fit, ejections that end, a round. Asks for the next.
+
+        Work too slow for that is asked for too.
+        """
         self._tend(now_s)
         due = [estimator.work(now_s) for estimator in self.estimators.values()]
         learning = [endpoint for endpoint in self.endpoints.values() if endpoint.mechanism.ROUNDS]
         if learning:
             due.append(self._round(now_s, learning))
-        return SetTimer(min(due, default=now_s + REST_S))
+        return SetTimer(min(due, default=now_s + REST_S), self._programs(now_s))
+
+    def solved(self, now_s: float, endpoint: str, solution: Solution) -> None:  # noqa: ARG002
+        """A program was worked out. Whoever asked for it may be gone, or want something else by now."""
+        known = self.endpoints.get(endpoint)
+        if known is not None:
+            known.solved(solution)
+
+    def _programs(self, now_s: float) -> tuple[Solve, ...]:
+        """What the mechanisms want solved."""
+        wanted = []
+        for name, endpoint in self.endpoints.items():
+            program = endpoint.program(now_s, self.settings.cell)
+            if program is not None:
+                wanted.append(Solve(name, program))
+        return tuple(wanted)
 
     def _round(self, now_s: float, learning: list[Endpoint]) -> float:
         """A round of the mechanisms that learn in rounds, if it is due. When the next one is."""

@@ -118,7 +118,11 @@ class RootFile(Struct, frozen=True, forbid_unknown_fields=True):
     def tier(self) -> TierSettings:
         """The root tier's settings."""
         targets = tuple(
-            TargetSettings(cell.name, tuple(Address(url).url for url in cell.leaves) or (LOCAL_PREFIX + cell.name,))
+            TargetSettings(
+                cell.name,
+                tuple(Address(url).url for url in cell.leaves) or (LOCAL_PREFIX + cell.name,),
+                capacity_rps=cell.capacity_rps,
+            )
             for cell in self.cell
         )
         return _tier("root", self, self.root, targets)

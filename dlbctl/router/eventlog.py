@@ -48,6 +48,7 @@ from dlbctl.core.events import (
     RequestAction,
     SetTimer,
     SettingsChanged,
+    Solved,
     State,
     StateReported,
     TargetsChanged,
@@ -59,6 +60,7 @@ from dlbctl.core.events import (
 )
 from dlbctl.core.exchange import Exchange
 from dlbctl.core.offline import VERSION, Action, Entry, Header, outcome
+from dlbctl.core.programs import Solution
 from dlbctl.core.settings import EndpointSettings, TargetSettings, TierSettings
 from dlbctl.core.tier import Tier
 
@@ -301,6 +303,11 @@ class RecordedTier(Tier):
         action = super().timer_fired(now_s)
         self._note(now_s, TimerFired(), action)
         return action
+
+    def solved(self, now_s: float, endpoint: str, solution: Solution) -> None:
+        """See Tier."""
+        super().solved(now_s, endpoint, solution)
+        self._note(now_s, Solved(endpoint, solution))
 
 
 def tier_of(settings: TierSettings, boot: str, path: str) -> tuple[Tier, EventLog | None]:

@@ -225,6 +225,13 @@ class CellSection(Struct, frozen=True, forbid_unknown_fields=True):
         tuple[ServerSection, ...],
         Meta(description="An inference server of a cell without leaves: the root's own process is then its leaf."),
     ] = ()
+    capacity_rps: Annotated[
+        float,
+        Meta(
+            description="Requests per second that one server of the cell takes at most, for the policy `mnlb`; 0 for "
+            "what its latency curve says."
+        ),
+    ] = 0.0
 
     def check(self, where: str) -> None:
         """Raise ConfigError for what types cannot say."""
@@ -234,6 +241,8 @@ class CellSection(Struct, frozen=True, forbid_unknown_fields=True):
                 f"{where} ({self.name}): needs either leaves or servers",
                 hint='leaves = ["http://host:9081"] for leaf routers, [[cell.server]] to serve it from this process',
             )
+        if not 0 <= self.capacity_rps < math.inf:
+            raise ConfigError(f"{where}.capacity_rps: must be a number of requests", hint="use 0 for the curve's")
         for index, leaf in enumerate(self.leaves):
             _check_url(leaf, f"{where}.leaves[{index}]")
         check_servers(self.server, f"{where}.server")

@@ -17,6 +17,7 @@ from dlbctl.router.ledger import Ledger
 from dlbctl.router.record import Record
 from dlbctl.router.relay import CAN_HAVE_BODY, Relay
 from dlbctl.router.request import Refusal
+from dlbctl.router.solver import Solver
 from dlbctl.router.upstream import Address, Pool
 from dlbctl.router.wheel import NEVER, Wheel
 
@@ -67,6 +68,7 @@ class Router:
         self.ledger = Ledger(tier)
         self.audit = Audit(self)
         self.lag = LoopLag()
+        self.solver = Solver(self.clock)
         self._pools: dict[str, Pool] = {}
         self._upstream_idle_s = NEVER
         self._requests = 0
@@ -131,7 +133,12 @@ class Router:
     async def keep_time(self) -> None:
         """Fire the tiers' timers, until cancelled."""
         while True:
-            next_s = min(tier.timer_fired(self.clock()).at_s for tier in self.tiers)
+            next_s = NEVER
+            for tier in self.tiers:
+                timer = tier.timer_fired(self.clock())
+                next_s = min(next_s, timer.at_s)
+                for solve in timer.solve:
+                    self.solver.ask(tier, solve)
             if self.waiting:
                 # A server that came back or is no longer busy makes room without a request that ends.
                 self._give_turns()

@@ -93,7 +93,7 @@ async def _root(source: Source[RootFile], announce: Announce) -> None:
     reload = Reload(source, (file, token), apply, process.notifier)
     process.keep_books()
     process.admin(Control(router, cells.cells.values, reload))
-    for work in (cells.run, prober.run, router.keep_time):
+    for work in (cells.run, prober.run, router.keep_time, router.solver.run):
         process.life.background(work)
     if log is not None:
         process.life.background(log.run)
@@ -130,7 +130,7 @@ async def _leaf(source: Source[LeafFile], announce: Announce) -> None:
     reload = Reload(source, (file, token), apply, process.notifier)
     process.keep_books()
     process.admin(Control(router, lambda: [cell], reload))
-    for work in (cell.run, router.keep_time):
+    for work in (cell.run, router.keep_time, router.solver.run):
         process.life.background(work)
     process.life.on_drain(publisher.stop)
     try:

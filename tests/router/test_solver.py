@@ -78,7 +78,8 @@ async def test_starts_with_the_first_program_and_keeps_its_process_for_the_next(
     assert first == second
     for solved in asking.told:
         assert solved.endpoint == "m"
-        assert solved.solution.shares == (pytest.approx((0.15, 0.85)),)
+        (row,) = solved.solution.shares
+        assert row == pytest.approx((0.15, 0.85))
     assert first is not None
     assert not exists(first)
 

@@ -83,7 +83,7 @@ def solve(program: Program) -> Solution:
     )
     if outcome.status != 0 or outcome.x is None:
         raise UnsolvedError(f"no plan for {sources} sources and {cells} cells: {outcome.message}")
-    x = np.clip(outcome.x[:-1].reshape(sources, cells), 0.0, 1.0)
+    x = np.maximum(outcome.x[:-1].reshape(sources, cells), 0.0)  # to rounding they are shares already
     x /= x.sum(axis=1, keepdims=True)
     return NetworkLatencySolution(
         program.cells, program.sources, tuple(map(tuple, x.tolist())), utilisation=float(outcome.x[-1])

@@ -281,7 +281,7 @@ def test_a_log_with_solutions_replays_to_the_same_actions() -> None:
 def test_a_replay_goes_by_the_recorded_solutions_and_solves_nothing() -> None:
     lines = recorded()
     at = next(number for number, line in enumerate(lines) if b'"Solved"' in line)
-    lines[at] = re.sub(rb'"shares":\[\[[^]]*', b'"shares":[[0.0,0.0,1.0', lines[at])
+    lines[at] = re.sub(rb'"shares":\[\[[^]]*', b'"shares":[[0.0,1.0,0.0', lines[at])
     first = replay(lines).mismatches[0]
     assert first.line > at
     assert first.recorded != first.replayed

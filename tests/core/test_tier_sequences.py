@@ -31,6 +31,7 @@ from dlbctl.core.events import (
     Probe,
     Reject,
     RequestAction,
+    Solve,
     State,
     Usage,
     Wait,
@@ -38,6 +39,7 @@ from dlbctl.core.events import (
 from dlbctl.core.exchange import Exchange, Phase
 from dlbctl.core.health import Standing
 from dlbctl.core.offline import VERSION, Action, Entry, Header, outcome, replay
+from dlbctl.core.programs import NetworkLatencySolution
 from dlbctl.core.settings import (
     EndpointSettings,
     HealthSettings,
@@ -100,6 +102,7 @@ class Sequences(RuleBasedStateMachine):
         self.tier = RecordedTier(settings, BOOT, self.note)
         self.now_s = 100.0
         self.received = 0
+        self.wanted: list[Solve] = []
         self.sent_to: dict[int, list[str]] = {}
         self.seen_targets: list[Target] = []
         self.seen_candidates: list[Candidate] = []
@@ -117,6 +120,7 @@ class Sequences(RuleBasedStateMachine):
             arrival = Arrival(f"id-{size}", name, size, 0.0, size % 3 * 50, root)
             arrival.priority, arrival.replayable = size % 5 - 2, size % 7 > 0
             arrival.patience_s = size % 4 / 3.0
+            arrival.source = ("here", "there")[size % 2] if root else ""
             action = self.tier.arrived(self.now_s, arrival)
             assert len(self.tier.exchanges) <= self.tier.settings.max_in_flight
             self.check(action)
@@ -214,7 +218,24 @@ class Sequences(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.0, 0.01, 0.5, 5.0]))
     def wait(self, seconds: float) -> None:
         self.now_s += seconds
-        self.tier.timer_fired(self.now_s)
+        self.wanted += self.tier.timer_fired(self.now_s).solve
+
+    @rule(which=small, keep=st.booleans())
+    def solve(self, which: int, keep: bool) -> None:
+        """Programs are solved in any order, late, or never."""
+        if self.wanted:
+            asked = self.wanted.pop(which % len(self.wanted))
+            row = tuple(float((which + number) % 3) for number in range(len(asked.program.cells)))
+            solution = NetworkLatencySolution(
+                asked.program.cells, asked.program.sources, (row,) * len(asked.program.sources), 0.85
+            )
+            if keep:
+                self.tier.solved(self.now_s, asked.endpoint, solution)
+
+    @precondition(lambda self: self.role == "leaf")
+    @rule(source=st.sampled_from(["here", "there"]), rtt_s=st.floats(0.0, 1.0))
+    def ping(self, source: str, rtt_s: float) -> None:
+        self.tier.pinged(self.now_s, source, rtt_s)
 
     @rule(place=small, address=small, up=st.booleans())
     def flap(self, place: int, address: int, up: bool) -> None:
@@ -286,12 +307,13 @@ class Sequences(RuleBasedStateMachine):
                 rif=rif,
                 k=float(k if number == 0 else (k + rif) % 3),
                 received={BOOT: self.received},
+                arrivals={"here": float(rif), "there": 1.0} if more > 1 else {},
                 curve_version=3 if more > 0 else 0,
                 curve=CURVE if more > 2 else None,
             )
             for number, model in enumerate(MODELS[:models])
         }
-        line = State(endpoints=states)
+        line = State(sources={"there": 0.1} if leaf > 3 else {}, endpoints=states)
         self.tier.state_reported(self.now_s, f"t{place % 4}", f"http://h{place % 4}:{leaf % 3}", line, 0.02)
 
     # -- what always holds -------------------------------------------------------------------------------

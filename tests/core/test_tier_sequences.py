@@ -344,7 +344,8 @@ class Sequences(RuleBasedStateMachine):
             assert endpoint.in_flight == of_endpoint[id(endpoint)]
             assert endpoint.retrying == retries[id(endpoint)]
             budgets = tier.retries(endpoint)
-            assert endpoint.retrying <= max(2, budgets.budget * len(exchanges))
+            # 3 is the larger `budget_min` of those that an endpoint may have been under.
+            assert endpoint.retrying <= max(3, budgets.budget * len(exchanges))
             waiting = [(-e.arrival.priority, e.number) for e in endpoint.queue]
             assert waiting == sorted(waiting)
             assert len(waiting) <= tier.settings.queue.size + 1  # a retry keeps its turn
@@ -438,12 +439,14 @@ WALK: list[tuple[int, Step]] = [
     (1, lambda m, r: m.administer(any_of(r), any_of(r), r.random() < 0.3)),
     (4, lambda m, r: m.take_turns()),
     (1, lambda m, r: m.audit()),
+    (2, lambda m, r: m.solve(any_of(r), r.random() < 0.8)),
     (1, lambda m, r: m.recover()),
     (1, lambda m, r: m.retarget([any_of(r) for _ in range(4)])),
     (1, lambda m, r: m.reconfigure(r.choice(["", *POLICIES]), r.choice([0, 0, 4, 9]), set(r.sample(MODELS, 2)))),
     (1, lambda m, r: m.switch(any_of(r), r.choice(["", *POLICIES]))),
 ]
 WALK_LEAF: list[tuple[int, Step]] = [
+    (1, lambda m, r: m.ping(r.choice(["here", "there"]), r.random())),
     (2, lambda m, r: m.learn_models(any_of(r), r.randint(0, 3))),
     (3, lambda m, r: m.probe(any_of(r), r.choice([*Probe, Probe.OK, Probe.OK]))),
 ]

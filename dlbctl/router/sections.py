@@ -242,7 +242,7 @@ class CellSection(Struct, frozen=True, forbid_unknown_fields=True):
                 hint='leaves = ["http://host:9081"] for leaf routers, [[cell.server]] to serve it from this process',
             )
         if not 0 <= self.capacity_rps < math.inf:
-            raise ConfigError(f"{where}.capacity_rps: must be a number of requests", hint="use 0 for the curve's")
+            raise ConfigError(f"{where}.capacity_rps: must be 0 or more", hint="0 takes it from the latency curve")
         for index, leaf in enumerate(self.leaves):
             _check_url(leaf, f"{where}.leaves[{index}]")
         check_servers(self.server, f"{where}.server")

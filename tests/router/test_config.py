@@ -143,6 +143,9 @@ def test_what_is_wrong_in_a_leaf_file_is_told_by_its_place(text: str, words: str
         (ROOT.replace('["', '["http://10.0.0.1:9081", "'), "cell[0].leaves[1]: 'http://10.0.0.1:9081' is cell[0].lea"),
         (ROOT + '[[cell]]\nname = "us"\n[[cell.server]]\nurl = "http://10.0.0.1:9081"\n', "cell[1].server[0].url: "),
         (ROOT.replace('"eu"', '""'), "cell[0].name"),
+        (ROOT + "capacity_rps = -1\n", "cell[0].capacity_rps"),
+        (ROOT + "capacity_rps = inf\n", "cell[0].capacity_rps"),
+        (ROOT + "capacity_rps = nan\n", "cell[0].capacity_rps"),
         (ROOT.replace('"eu"', '"e\\nu"'), "cell[0].name"),
         (ROOT.replace('["http://10.0.0.1:9081"]', '["a"]'), "cell[0].leaves[0]"),
         (ROOT.replace("[root]", '[root]\nlisten = ":x"'), "root.listen"),
@@ -153,6 +156,12 @@ def test_what_is_wrong_in_a_root_file_is_told_by_its_place(text: str, words: str
     with pytest.raises(ConfigError) as caught:
         root(text)
     assert words in caught.value.message
+
+
+def test_a_cell_has_the_capacity_that_its_file_says() -> None:
+    (known,) = root(ROOT + "capacity_rps = 12.5\n").tier().targets
+    (unknown,) = root(ROOT).tier().targets
+    assert (known.capacity_rps, unknown.capacity_rps) == (12.5, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ class Mechanism:
         """
 
     def program(self, now_s: float, here: str, candidates: Sequence[CellView]) -> Program | None:
-        """What it wants solved now, if anything; asked about once a second.
+        """What it wants solved now, if anything; asked with every timer's event, once a second at least.
 
         here: the cell this router stands in. candidates: all that are routable.
         """

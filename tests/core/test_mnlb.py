@@ -13,7 +13,7 @@ import pytest
 
 from dlbctl.core.curve import Curve
 from dlbctl.core.events import Arrival, EndpointState, Event, Forward, Solve, State
-from dlbctl.core.mechanisms.mnlb import PERIOD_S
+from dlbctl.core.mechanisms.mnlb import PERIOD_S, RETRY_S
 from dlbctl.core.offline import VERSION, Action, Entry, Header, outcome, replay
 from dlbctl.core.programs import NetworkLatencyProgram, NetworkLatencySolution, Solution, solve
 from dlbctl.core.settings import EndpointSettings, TargetSettings, TierSettings
@@ -111,6 +111,8 @@ def test_asks_for_nothing_with_nothing_to_choose_or_before_its_own_arrivals_are_
     tier = root("bc")
     tier.state_reported(NOW_S, "b", "http://b:1", State(endpoints={"m": EndpointState(k=1.0)}), 0.02)
     assert asked(tier) is None
+    report(tier, "b")
+    assert asked(tier, NOW_S + RETRY_S) is not None
 
 
 def test_other_policies_and_leaves_ask_for_nothing() -> None:
@@ -173,9 +175,13 @@ def test_goes_by_weight_until_there_is_a_plan_and_then_by_the_plan() -> None:
 
 
 def test_goes_by_its_own_row() -> None:
-    tier = root()
-    asked(tier)
-    tier.solved(NOW_S, "m", NetworkLatencySolution(("a", "b", "c"), ("a", "b"), ((0, 1, 0), (1, 0, 0)), 0.85))
+    tier = Tier(msgspec.structs.replace(settings(), cell="b"), "b00t")
+    for cell in "abc":
+        report(tier, cell)
+    program = asked(tier)
+    assert program is not None
+    assert program.tau_s[1] == (0.001, 0.02, 0.2)  # as it has measured itself
+    tier.solved(NOW_S, "m", NetworkLatencySolution(("a", "b", "c"), ("a", "b"), ((1, 0, 0), (0, 1, 0)), 0.85))
     assert chosen(tier, 20)[0] == {"a": 0.0, "b": 1.0, "c": 0.0}
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dlbctl.core.programs import Program, Solution
 
 PERIOD_S: Final = 10.0
+RETRY_S: Final = 1.0  # while too little is known for a program
 
 
 class Mechanism(mechanism.Mechanism):
@@ -60,10 +61,10 @@ class Mechanism(mechanism.Mechanism):
         if now_s < self._next_s or len(candidates) < 2:
             return None
         program = network_latency(here, candidates)
+        self._next_s = now_s + (PERIOD_S if program is not None else RETRY_S)
         if program is not None:
             self._here = here
             self._awaited = program
-            self._next_s = now_s + PERIOD_S
         return program
 
     def solved(self, solution: Solution) -> None:

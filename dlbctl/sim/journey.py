@@ -157,6 +157,7 @@ class Attempt:
             outer.prompt_tokens,
             int(outer.output_tokens + 0.5),
             root.boot,
+            source=root.settings.cell,
         )
         self.do(leaf.tier.arrived(self.agenda.now_s, arrival))
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from math import ceil
 from typing import TYPE_CHECKING
 
 from dlbctl.core.events import Probe, State
 from dlbctl.core.exchange import Phase
+from dlbctl.core.programs import UnsolvedError, solve
 from dlbctl.core.tier import Tier
 from dlbctl.sim.agenda import Agenda
 from dlbctl.sim.plan import MODEL
@@ -28,9 +30,13 @@ class Node:
         self.open: dict[int, Journey] = {}
 
     def tick(self) -> None:
-        """Fire the tier's timer, and again when it asks for it."""
-        now_s = self.agenda.now_s
-        self.agenda.at(max(self.tier.timer_fired(now_s).at_s, now_s), self.tick)
+        """Fire the tier's timer, and again when it asks for it. Programs are solved in no time."""
+        now_s, tier = self.agenda.now_s, self.tier
+        timer = tier.timer_fired(now_s)
+        for wanted in timer.solve:
+            with suppress(UnsolvedError):
+                tier.solved(now_s, wanted.endpoint, solve(wanted.program))
+        self.agenda.at(max(timer.at_s, now_s), self.tick)
 
     def watch(self) -> list[Exchange]:
         """Exchanges that may have waited too long for their first byte. The oldest come first."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # How often waits for a first byte are looked at, as a router's wheel does.
 WATCH_S: Final = 1.0
 
+PING_S: Final = 1.0
+
 TierFactory = Callable[[TierSettings, str], Tier]
 
 
@@ -150,6 +152,7 @@ class World:
             leaf.probe_servers()
             leaf.remember(lags[leaf.cell])
             leaf.tick()
+        self._ping()
         for root in self.roots:
             self._hear(root, lossy=False)
             root.tick()
@@ -188,6 +191,14 @@ class World:
             cell = leaf.cell
             state = leaf.state(root.lag[cell])
             tier.state_reported(now_s, state.cell, leaf.address, state, 2.0 * root.one_way_s[cell])
+
+    def _ping(self) -> None:
+        """Roots tell leaves where they stand, once a second, as pings do."""
+        for root in self.roots:
+            for leaf in self.leaves:
+                if not leaf.lost:
+                    leaf.tier.pinged(self.now_s, root.tier.settings.cell, 2.0 * root.one_way_s[leaf.cell])
+        self.agenda.at(self.now_s + PING_S, self._ping)
 
     def _watch(self) -> None:
         for leaf in self.leaves:
@@ -265,7 +276,11 @@ class World:
             "root",
             place,
             targets=tuple(
-                TargetSettings(cell.name, tuple(_address(cell, leaf) for leaf in range(plan.leaves_per_cell)))
+                TargetSettings(
+                    cell.name,
+                    tuple(_address(cell, leaf) for leaf in range(plan.leaves_per_cell)),
+                    capacity_rps=cell.capacity_rps,
+                )
                 for cell in plan.cells
             ),
             endpoints=(plan.endpoint(plan.policy),),

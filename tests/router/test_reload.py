@@ -95,7 +95,9 @@ async def test_a_server_comes_and_a_server_goes_while_a_stream_runs(tmp_path: Pa
         once = "\n[health]\ninterval_s = 600.0\n"  # a loop that goes on asks no second time in this test
         file = File(tmp_path, "leaf").write(servers(going), kept, once)
         async with file.runs() as (made, asked):
-            await until(lambda: polls(going) == polls(staying) == 1)
+            while not all(row["up"] for row in await asked.get("servers")):
+                await asyncio.sleep(0.01)
+            assert polls(going) == polls(staying) == 1
             client = await streaming_client(made.ports["listening"])
             file.write(kept, servers(coming), once)
             assert await reload(asked) == (

@@ -1,14 +1,16 @@
 """One cell's latency curve: mean latency, throughput and marginal cost as functions of load per server.
 
 A root evaluates it for every cell at every probe round and it travels as JSON on the state stream: so it
-holds four plain numbers with what is known about them, and needs nothing but `math`.
+holds four plain numbers with what is known about them; their arithmetic is in `softplus`.
 """
 
 from __future__ import annotations
 
-from math import exp, isfinite, log1p
+from math import isfinite
 
 import msgspec
+
+from dlbctl.core import softplus
 
 # 1 - b c / a: what is left of the unloaded latency once the straight part is drawn back to an idle server.
 # At 0 throughput stops growing past the knee and the marginal cost is infinite; at 1 there is no knee.
@@ -55,39 +57,19 @@ class Curve(msgspec.Struct, frozen=True):
 
     def latency_s(self, n: float) -> float:
         """Mean latency [s] of a request that meets n requests in flight per server, n >= 0."""
-        u = (n - self.c) / self.s
-        softplus = u + log1p(exp(-u)) if u > 0.0 else log1p(exp(u))
-        return self.a + self.b * self.s * softplus
+        return softplus.latency_s(self.a, self.b, self.c, self.s, n)
 
     def slope(self, n: float) -> float:
         """l'(n) [s per request per server]."""
-        u = (n - self.c) / self.s
-        return self.b / (1.0 + exp(-u)) if u > 0.0 else self.b * (e := exp(u)) / (1.0 + e)
+        return softplus.slope(self.b, self.c, self.s, n)
 
     def rate_per_server(self, n: float) -> float:
         """μ(n) = n / l(n) [requests/s per server], by Little's law: strictly increasing in n."""
         return n / self.latency_s(n)
 
     def gradient_s(self, n: float) -> float:
-        """1/μ'(n) [s]: what one more request/s on a server adds to the total time in flight.
-
-        μ' = (l - n l') / l². Written as l - n l' the difference of two large numbers is left past the knee;
-        with p = σ((n-c)/s) and the entropy H(p) it equals (a - b c) + b (s H(p) + c (1 - p)), a sum of
-        positive terms, and H(p) = log(1+e) + |u| e/(1+e), e = exp(-|u|), never cancels either.
-        """
-        u = (n - self.c) / self.s
-        distance = abs(u)
-        e = exp(-distance)
-        minority = e / (1.0 + e)
-        log_term = log1p(e)
-        if u > 0.0:
-            softplus, idle_share = u + log_term, minority
-        else:
-            softplus, idle_share = log_term, 1.0 - minority
-        a, b, c, s = self.a, self.b, self.c, self.s
-        latency_s = a + b * s * softplus
-        entropy = log_term + distance * minority
-        return latency_s * latency_s / ((a - b * c) + b * (s * entropy + c * idle_share))
+        """1/μ'(n) [s]: what one more request/s on a server adds to the total time in flight."""
+        return softplus.gradient_s(self.a, self.b, self.c, self.s, n)
 
     def capacity_per_server(self) -> float:
         """sup μ = 1/b [requests/s per server]: the straight part's slope alone decides it."""

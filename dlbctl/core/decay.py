@@ -25,6 +25,8 @@ class DecayedCount:
 
     def read(self, now_s: float) -> float:
         """The count as it weighs now."""
+        if self._count == 0.0:
+            return 0.0
         return self._count * exp2((self._at_s - now_s) / self.half_life_s)
 
     def rate(self, now_s: float) -> float:

@@ -27,8 +27,8 @@ _THETA_MIN = np.array([-25.0, -25.0, -5.0, -12.0])
 _THETA_MAX = np.array([25.0, 25.0, 2.0, 12.0])
 _LOAD_MIN = 1e-6  # has a logarithm, where an idle cell's load has none
 _DAMPING_START, _DAMPING_MAX = 0.1, 1e9
-# The slope of the cost left along any parameter, in posterior SDs: a hundredth of a percent of the noise.
-_GRADIENT_TOLERANCE = 1e-4
+# The slope of the cost left along any parameter, in posterior SDs: one percent of the noise.
+_GRADIENT_TOLERANCE = 1e-2
 
 # A bin's own CV is low when by chance its mean is, and would give low means more weight: bins share one,
 # but for what many samples say.

@@ -42,6 +42,7 @@ class Mechanism:
     def round(self, now_s: float, candidates: Sequence[View]) -> None:
         """Learn from all candidates that are routable (perhaps none) and their costs as they are now.
 
+        The same sequence again, and in `choose`, means the same candidates in it.
         Rounds come on a steady beat that a busy process misses now and then: what depends on time counts it itself.
         """
 

@@ -47,7 +47,7 @@ class Surroundings:
         known = self.targets.get(target)
         if known is None or address not in known.addresses:
             return  # it was removed while the line was on its way
-        known.rtt_s[address] = rtt_s
+        known.measured(address, rtt_s)
         known.sources[address] = state.sources
         self._change_address(now_s, target, address, up=True)
         for name, endpoint_state in state.endpoints.items():
@@ -156,12 +156,10 @@ class Surroundings:
         candidate = endpoint.candidates.get(target.name)
         if candidate is None:
             candidate = self._add_candidate(endpoint, target)
-        before = (candidate.k, candidate.serving, candidate.curve)
-        candidate.report(now_s, address, state, self.boot)
-        if before == (candidate.k, candidate.serving, candidate.curve):
-            endpoint.touch(candidate)
-        else:
+        if candidate.report(now_s, address, state, self.boot):
             endpoint.settle()
+        else:
+            endpoint.touch(candidate)
 
     def _add_candidate(self, endpoint: Endpoint, target: Target) -> Candidate:
         candidate = Candidate(endpoint, target)
@@ -198,7 +196,7 @@ class Surroundings:
         else:
             known.mark(address, up=False)
             known.health.went_down()
-            known.rtt_s.pop(address, None)
+            known.lost(address)
             known.sources.pop(address, None)
             for candidate in known.candidates:
                 candidate.forget(address)

@@ -26,7 +26,8 @@ class Target:
     """A cell or a server: its addresses, which of them take requests, and what is in flight there.
 
     down: addresses that do not answer. drained: those an operator took out. shut: either; up: not all are shut.
-    share: of its weight, while it comes back. ejections: so far. sources: what each leaf of a cell was told of the
+    share: of its weight, while it comes back. ejections: so far. tau_s: one-way network latency, half the least
+    round trip to any of its addresses. sources: what each leaf of a cell was told of the
     distance to each cell with roots.
     """
 
@@ -47,6 +48,7 @@ class Target:
         "share",
         "shut",
         "sources",
+        "tau_s",
         "up",
     )
 
@@ -67,17 +69,13 @@ class Target:
         self.candidates: list[Candidate] = []
         self.in_flight = 0
         self.rtt_s: dict[str, float] = {}
+        self.tau_s = 0.0
         self.sources: dict[str, dict[str, float]] = {}
         self._next = 0
 
     def __repr__(self) -> str:
         state = "up" if self.up else "down"
         return f"<Target {self.name} {state}, {self.in_flight} in flight>"
-
-    @property
-    def tau_s(self) -> float:
-        """One-way network latency: half the least round trip to any of its addresses."""
-        return 0.5 * min(self.rtt_s.values(), default=0.0)
 
     @property
     def state(self) -> str:
@@ -99,12 +97,25 @@ class Target:
                 candidate.weight = self.settings.weight * share
                 candidate.endpoint.touch(candidate)
 
+    def measured(self, address: str, rtt_s: float) -> None:
+        """The round trip to an address is this one, as far as is known now."""
+        if self.rtt_s.get(address) != rtt_s:
+            self._place({**self.rtt_s, address: rtt_s})
+
+    def lost(self, address: str) -> None:
+        """An address does not answer: what was measured to it is no longer true."""
+        self._place({other: rtt_s for other, rtt_s in self.rtt_s.items() if other != address})
+
+    def _place(self, rtt_s: dict[str, float]) -> None:
+        self.rtt_s = rtt_s
+        self.tau_s = 0.5 * min(rtt_s.values(), default=0.0)
+
     def change(self, settings: TargetSettings) -> None:
         """Take over other settings: addresses that stay fare as they did, new ones are not known to answer."""
         kept = [address for address in settings.addresses if address in self.addresses]
         self.down = {address for address in settings.addresses if address in self.down or address not in kept}
         self.drained = self.drained.intersection(settings.addresses)
-        self.rtt_s = {address: rtt_s for address, rtt_s in self.rtt_s.items() if address in kept}
+        self._place({address: rtt_s for address, rtt_s in self.rtt_s.items() if address in kept})
         self.sources = {address: told for address, told in self.sources.items() if address in kept}
         self.settings = settings
         self.addresses = settings.addresses
@@ -305,17 +316,25 @@ class Candidate:
         if not self.stale:
             self.endpoint.touch(self)
 
-    def report(self, now_s: float, address: str, state: EndpointState, root: str) -> None:
-        """Take over what a leaf reported to this root. A curve travels only when it is new: the last is kept."""
+    def report(self, now_s: float, address: str, state: EndpointState, root: str) -> bool:
+        """Take over what a leaf reported to this root; whether more than its load has changed.
+
+        A curve travels only when it is new: the last is kept.
+        """
+        before = self.reports.get(address)
         self.reports[address] = state
         self.reported_s = now_s
         self.on_the_way.reported(now_s, address, state.received.get(root, 0), self.target.rtt_s.get(address, 0.0))
+        self.tau_s = self.target.tau_s
+        known = self.curves.get(address)
         if state.curve is not None:
             self.curves[address] = state.curve
-        elif state.curve_version == 0:
-            self.curves.pop(address, None)
-        self.tau_s = self.target.tau_s
+        elif state.curve_version == 0 and known is not None:
+            del self.curves[address]
+        if before is not None and before.k == state.k and self.curves.get(address) is known:
+            return False
         self._sum_up()
+        return True
 
     def forget(self, address: str) -> None:
         """An address does not answer any more: what it reported is no longer true."""

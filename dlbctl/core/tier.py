@@ -319,14 +319,22 @@ class Tier(Surroundings):
     def _report_endpoint(self, now_s: float, endpoint: Endpoint) -> EndpointState:
         estimator = self.estimators.get(endpoint.name)
         curve = estimator.curve if estimator else None
-        work_s = sum((candidate.work_s for candidate in endpoint.routable), 0.0)
-        work_s += sum((exchange.prefill_s + exchange.decode_s for exchange in endpoint.queue), 0.0)
+        work_s = 0.0
+        for candidate in endpoint.routable:
+            work_s += candidate.work_s
+        for exchange in endpoint.queue:
+            work_s += exchange.prefill_s + exchange.decode_s
+        errors = 0.0
+        requests = 0.0
+        for candidate in endpoint.candidates.values():
+            errors += candidate.errors.read(now_s)
+            requests += candidate.requests.read(now_s)
         return EndpointState(
             rif=endpoint.rif + len(endpoint.queue),
             k=endpoint.k,
             queued_s=work_s / endpoint.k if endpoint.k else 0.0,
-            errors=round(sum((c.errors.read(now_s) for c in endpoint.candidates.values()), 0.0), 3),
-            requests=round(sum((c.requests.read(now_s) for c in endpoint.candidates.values()), 0.0), 3),
+            errors=round(errors, 3),
+            requests=round(requests, 3),
             received=dict(endpoint.received),
             arrivals=endpoint.arrivals.read(now_s),
             curve_version=curve.version if curve else 0,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dlbctl.replay.trace import Row
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Request:
     """One request. source: the number of the place it comes to. max_output_tokens: what its client asks for, or 0.
 

@@ -240,6 +240,7 @@ class Attempt:
         leaf, exchange = self.leaf, self.exchange
         assert exchange is not None
         self.exchange = None
+        self.work = None
         leaf.tier.ended(self.agenda.now_s, exchange, status, usage, 0.0)
         del leaf.open[exchange.number]
         leaf.give_turns()

@@ -93,13 +93,14 @@ def reference(bins: list[Bin], prior: Prior) -> Curve:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_it_finds_the_minimum_scipy_finds(seed: int) -> None:
+    """It stops within some hundredths of a posterior SD of it, which is 2 % in latency here."""
     bins = [Bin(b.n, b.latency_s, b.n_eff, CV) for b in sampled(seed)]
     result = fitted(bins)
     expected = reference(bins, weak_prior(bins))
     assert result.converged
     for n in LOADS:
-        assert curve_of(result).latency_s(n) == pytest.approx(expected.latency_s(n), rel=1e-4)
-        assert curve_of(result).gradient_s(n) == pytest.approx(expected.gradient_s(n), rel=1e-3)
+        assert curve_of(result).latency_s(n) == pytest.approx(expected.latency_s(n), rel=1e-3)
+        assert curve_of(result).gradient_s(n) == pytest.approx(expected.gradient_s(n), rel=1e-2)
 
 
 def test_without_noise_it_finds_the_truth() -> None:

@@ -32,13 +32,15 @@ LONGEST_S: Final = 1.0
 
 
 class Mechanism(mechanism.Mechanism):
-    """Projected gradient descent; it keeps the share of each candidate of the last round, by name."""
+    """Projected gradient descent; it keeps the shares of the candidates of the last round, and their names."""
 
     CORRECTED: ClassVar[bool] = False
     ROUNDS: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self._shares: dict[str, float] = {}
+        self._among: Sequence[View] = ()
+        self._names: list[str] = []
+        self._shares: list[float] = []
         self._stepsize = 0.0
         self._round_s = NEVER  # so that the first round makes no step
 
@@ -53,19 +55,25 @@ class Mechanism(mechanism.Mechanism):
         rng: random.Random,
     ) -> tuple[int, str]:
         """Index of a candidate, drawn by share, and the rule: `drawn`, or `by-weight` where none has a share."""
-        index = drawn([self._shares.get(candidate.name, 0.0) for candidate in candidates], rng)
+        shares = self._shares
+        if candidates is not self._among:
+            known = dict(zip(self._names, shares, strict=True))
+            shares = [known.get(candidate.name, 0.0) for candidate in candidates]
+        index = drawn(shares, rng)
         if index >= 0:
             return index, "drawn"
         return drawn(proportional([candidate.weight for candidate in candidates]), rng), "by-weight"
 
     def round(self, now_s: float, candidates: Sequence[View]) -> None:
         """Make a step of the length that the time since the last one asks for."""
-        shares = self.shares(candidates)
+        if candidates is not self._among:
+            self._shares = self.shares(candidates)
+            self._names = [candidate.name for candidate in candidates]
+            self._among = candidates
         length = self.stepsize(candidates) * min(now_s - self._round_s, LONGEST_S)
         self._round_s = now_s
-        if shares and length > 0.0:
-            shares = _stepped(shares, candidates, length)
-        self._shares = {candidate.name: share for candidate, share in zip(candidates, shares, strict=True)}
+        if self._shares and length > 0.0:
+            self._shares = _stepped(self._shares, candidates, length)
 
     def shares(self, candidates: Sequence[View]) -> list[float]:
         """x over these candidates: a new one enters with its share of the servers, others share the rest as they did.
@@ -73,7 +81,8 @@ class Mechanism(mechanism.Mechanism):
         Those that are gone have so given theirs back.
         """
         by_weight = proportional([candidate.weight for candidate in candidates])
-        known = [self._shares.get(candidate.name, -1.0) for candidate in candidates]
+        before = dict(zip(self._names, self._shares, strict=True))
+        known = [before.get(candidate.name, -1.0) for candidate in candidates]
         kept = 0.0
         theirs = 0.0  # the servers' share of those that are known
         for share, due in zip(known, by_weight, strict=True):

@@ -7,7 +7,21 @@ import sys
 import typer
 
 from dlbctl import __version__, is_compiled
-from dlbctl.commands import check, drain, engine, inspect, kill, leaf, policy, reload, replay, root, server, up
+from dlbctl.commands import (
+    check,
+    drain,
+    engine,
+    inspect,
+    kill,
+    leaf,
+    policy,
+    reload,
+    replay,
+    root,
+    server,
+    simulate,
+    up,
+)
 from dlbctl.commands.output import complain
 from dlbctl.core.errors import DlbctlError
 
@@ -41,6 +55,7 @@ app.command("root")(root.root)
 app.command("leaf")(leaf.leaf)
 app.command("engine")(engine.engine)
 app.command("replay")(replay.replay)
+app.add_typer(simulate.app, name="simulate")
 app.add_typer(inspect.app, name="inspect")
 app.add_typer(policy.app, name="policy")
 app.command("kill")(kill.kill)

@@ -141,4 +141,7 @@ dlbctl replay trace.jsonl --end 600 --speedup 2 --out results""",
 dlbctl replay trace.jsonl --slo ttft=2s,e2e=30s \
     --target http://10.0.0.1:8080=2 --target http://10.0.0.2:8080""",
     },
+    "simulate": {
+        "See where flow routing on marginal cost settles, beside the optimum:": "dlbctl simulate fluid network.toml",
+    },
 }

@@ -116,14 +116,15 @@ def test_a_general_solver_finds_nothing_less(seed: int, cost: Cost) -> None:
 
     mine = equilibrium(network, cost)
     sums_to_one: Any = {"type": "eq", "fun": lambda x: shaped(x).sum(axis=1) - 1.0}
-    found = minimize(
+    options: Any = {"ftol": 1e-12, "maxiter": 300}
+    found = minimize(  # type: ignore[call-overload]
         lambda x: potential(network, cost, shaped(x)),
         network.by_servers.ravel(),
         jac=gradient,
         method="SLSQP",
         bounds=[(0.0, 1.0)] * network.admissible.size,
         constraints=sums_to_one,
-        options={"ftol": 1e-12, "maxiter": 300},
+        options=options,
     )
     least = potential(network, cost, mine.shares)
     assert least <= found.fun * (1.0 + 1e-9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from rich.console import Group, RenderableType
@@ -22,21 +23,28 @@ SAMPLE, LINE, BEYOND, HERE = "o", "•", "·", "X"
 STYLES = {SAMPLE: "cyan", LINE: "yellow", BEYOND: "yellow", HERE: "bold magenta"}
 # What a tick may be, up to a power of ten.
 _ROUND = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+# One character for each series over time.
+_SERIES = "123456789abcdefghijklmnopqrstuvwxyz"
 # No axis ends before or after these.
 _LEAST, _MOST = 1e-9, 1e12
 
 
 class Plot(NamedTuple):
-    """A canvas, its first line the topmost, and the load and latency at its upper right corner."""
+    """A canvas, its first line the topmost, and what its upper right corner stands for: a load and a latency, say."""
 
     cells: list[list[str]]
-    n_top: float
-    top_s: float
+    x_top: float
+    y_top: float
 
-    def mark(self, n: float, latency_s: float, what: str) -> None:
-        """Put a character where a load and a latency are; what lies outside is put on the edge."""
-        column = round(_share(n, self.n_top) * (WIDTH - 1))
-        line = round(_share(latency_s, self.top_s) * (HEIGHT - 1))
+    @classmethod
+    def empty(cls, x_top: float, y_top: float) -> Plot:
+        """A canvas with nothing on it."""
+        return cls([[" "] * WIDTH for _ in range(HEIGHT)], x_top, y_top)
+
+    def mark(self, x: float, y: float, what: str) -> None:
+        """Put a character where two values are; what lies outside is put on the edge."""
+        column = round(_share(x, self.x_top) * (WIDTH - 1))
+        line = round(_share(y, self.y_top) * (HEIGHT - 1))
         self.cells[HEIGHT - 1 - line][column] = what
 
 
@@ -51,7 +59,7 @@ def _shown(row: CurveRow) -> list[RenderableType]:
     head = Text(f"\n{row.endpoint} in {row.cell}", style="bold")
     if row.curve is None:
         return [head, Text(f"  no curve: {row.why or 'none was reported'}")]
-    return [head, Text(_facts(row.curve)), _framed(plot(row, row.curve)), _legend(row)]
+    return [head, Text(_facts(row.curve)), framed(plot(row, row.curve), _latency_label, "n = N/k"), _legend(row)]
 
 
 def _facts(curve: Curve) -> str:
@@ -69,13 +77,25 @@ def plot(row: CurveRow, curve: Curve) -> Plot:
     loads = [n_top * column / (WIDTH - 1) for column in range(WIDTH)]
     line = [curve.latency_s(n) for n in loads]
     top_s = Y_TICKS * round_up(max(_drawable(s) for s in (*line, *(b.latency_s for b in row.bins))) / Y_TICKS)
-    made = Plot([[" "] * WIDTH for _ in range(HEIGHT)], n_top, top_s)
+    made = Plot.empty(n_top, top_s)
     for n, latency_s in zip(loads, line, strict=True):
         made.mark(n, latency_s, LINE if curve.n_min <= n <= curve.n_max else BEYOND)
     for sample in row.bins:
         made.mark(sample.n, sample.latency_s, SAMPLE)
     made.mark(row.load, curve.latency_s(row.load), HERE)
     return made
+
+
+def time_plot(time_s: Sequence[float], series: Mapping[str, Sequence[float]], quantity: str) -> RenderableType:
+    """Several series over one time, each drawn with a digit of its own; what is drawn later covers the rest."""
+    top = Y_TICKS * round_up(max(_drawable(value) for values in series.values() for value in values) / Y_TICKS)
+    made = Plot.empty(X_TICKS * round_up(_drawable(time_s[-1]) / X_TICKS), top)
+    marks = dict(zip(series, _SERIES, strict=False))
+    for name, mark in marks.items():
+        for at_s, value in zip(time_s, series[name], strict=True):
+            made.mark(at_s, value, mark)
+    legend = "   ".join(f"{mark} {name}" for name, mark in marks.items())
+    return Group(framed(made, lambda value: f"{value:g}", "s"), Text(f"{'':>{MARGIN}} {quantity}: {legend}"))
 
 
 def round_up(step: float) -> float:
@@ -93,21 +113,22 @@ def _drawable(value: float) -> float:
     return min(max(value, _LEAST), _MOST) if value > 0.0 else _LEAST  # nor not-a-number
 
 
-def _framed(made: Plot) -> Text:
+def framed(made: Plot, y_label: Callable[[float], str], x_name: str) -> Text:
+    """The canvas with axes. x_name: what the numbers under it are of."""
     text = Text()
     for number, line in enumerate(made.cells):
         level = HEIGHT - 1 - number
         at_tick = level % Y_STEP == 0
-        label = _latency_label(made.top_s * level / (HEIGHT - 1)) if at_tick else ""
+        label = y_label(made.y_top * level / (HEIGHT - 1)) if at_tick else ""
         text.append(f"{label:>{MARGIN}} {'+' if at_tick else '|'}")
         for character in "".join(line).rstrip():
             text.append(character, style=STYLES.get(character, ""))
         text.append("\n")
     rule = ("+" + "-" * (X_STEP - 1)) * X_TICKS + "+"
-    ticks = (f"{made.n_top * tick / X_TICKS:g}" for tick in range(X_TICKS + 1))
+    ticks = (f"{made.x_top * tick / X_TICKS:g}" for tick in range(X_TICKS + 1))
     # Each label is centred under its tick.
     labels = "".join(f"{tick:^{X_STEP}}" for tick in ticks).rstrip()
-    return text.append(f"{'':>{MARGIN + 2}}{rule}\n{'':>{MARGIN + 3 - X_STEP // 2}}{labels}  n = N/k")
+    return text.append(f"{'':>{MARGIN + 2}}{rule}\n{'':>{MARGIN + 3 - X_STEP // 2}}{labels}  {x_name}")
 
 
 def _latency_label(latency_s: float) -> str:

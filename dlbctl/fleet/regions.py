@@ -6,6 +6,8 @@ between 14 AWS regions, halved: what packets take, without a client's access pat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 WITHIN_REGION_MS = 0.5
 
 _REGIONS = (
@@ -64,6 +66,15 @@ def one_way_ms(source: str, destination: str) -> float | None:
         return None
     low, high = sorted(place for place in places if place is not None)
     return WITHIN_REGION_MS if low == high else float(_UPPER_TRIANGLE_MS[low][high - low - 1])
+
+
+def between_ms(given: Mapping[str, Mapping[str, float]], source: str, destination: str) -> float | None:
+    """Return the delay that a file gives, its reverse's where it gives only that, or else the table's."""
+    own = given.get(source, {}).get(destination)
+    reverse = given.get(destination, {}).get(source)
+    if own is None and reverse is None:
+        return one_way_ms(source, destination)
+    return reverse if own is None else own
 
 
 def _place(region: str) -> int | None:

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from dlbctl.core import toml
 from dlbctl.core.errors import ConfigError, shortened
-from dlbctl.fleet.regions import known_regions, one_way_ms
+from dlbctl.fleet.regions import between_ms, known_regions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,11 +90,7 @@ class FleetSettings(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
 
     def one_way_ms(self, source: str, destination: str) -> float | None:
         """Return the delay from one region to another in ms: the file's, its reverse or the table's."""
-        own = self.delay_ms.get(source, {}).get(destination)
-        reverse = self.delay_ms.get(destination, {}).get(source)
-        if own is None and reverse is None:
-            return one_way_ms(source, destination)
-        return reverse if own is None else own
+        return between_ms(self.delay_ms, source, destination)
 
     def time_factor_of(self, region: Region) -> float:
         """Return the time factor that the region's engines run with."""

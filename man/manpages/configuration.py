@@ -12,6 +12,7 @@ from dlbctl.core.policy import COSTS, MECHANISMS, Cost, takes_cost
 from dlbctl.core.settings import DEFAULT_POLICY
 from dlbctl.fleet.settings import FleetSettings
 from dlbctl.router.config import LeafFile, RootFile
+from dlbctl.sim.network_file import NetworkSettings
 from manpages.roff import Page, bold, inline, italic
 from manpages.structures import Table, tables
 
@@ -52,6 +53,13 @@ FILES = (
         "Configures `dlbctl up`: regions, their engines, and the delays between them.",
         "FLEET.toml",
         HERE.parent.parent / "examples" / "configs" / "fleet-laptop.toml",
+    ),
+    ConfigFile(
+        "NETWORK.toml",
+        NetworkSettings,
+        "Describes to `dlbctl simulate fluid` cells, sources of requests, and the delays between them.",
+        "NETWORK.toml",
+        HERE.parent.parent / "examples" / "simulate" / "three-regions.toml",
     ),
 )
 

@@ -142,6 +142,10 @@ dlbctl replay trace.jsonl --slo ttft=2s,e2e=30s \
     --target http://10.0.0.1:8080=2 --target http://10.0.0.2:8080""",
     },
     "simulate": {
-        "See where flow routing on marginal cost settles, beside the optimum:": "dlbctl simulate fluid network.toml",
+        "See whether flow routing on marginal cost settles, and how far from the optimum:": """
+dlbctl simulate fluid network.toml""",
+        "The same network at 90 % of what it can serve, with a stepsize of one's own, for a program:": r"""
+dlbctl simulate fluid network.toml --utilisation 0.9 --stepsize 0.001 \
+    --time 1000 --json --csv run.csv""",
     },
 }

@@ -108,7 +108,7 @@ def test_an_axis_ends_at_a_round_number_soon_after_the_last_point(step: float) -
 def test_samples_the_line_and_the_operating_point_are_where_they_belong() -> None:
     samples = [Bin(2.0, 1.2, 5.0, 0.1), Bin(10.0, 0.3, 5.0, 0.1)]
     made = plot(row(samples=samples, load=6.0), KNEE)
-    assert (made.n_top, made.top_s) == (12.0, 1.6)  # the line ends at 1.38 s
+    assert (made.x_top, made.y_top) == (12.0, 1.6)  # the line ends at 1.38 s
 
     def place(n: float, latency_s: float) -> tuple[int, int]:
         return round(n / 12.0 * (WIDTH - 1)), round(latency_s / 1.6 * (HEIGHT - 1))
@@ -121,8 +121,8 @@ def test_samples_the_line_and_the_operating_point_are_where_they_belong() -> Non
 
 def test_the_line_is_another_one_where_no_load_was_seen() -> None:
     made = plot(row(load=24.0), KNEE)
-    seen = {column / (WIDTH - 1) * made.n_top for column, _ in places(made, LINE)}
-    beyond = {column / (WIDTH - 1) * made.n_top for column, _ in places(made, BEYOND)}
+    seen = {column / (WIDTH - 1) * made.x_top for column, _ in places(made, LINE)}
+    beyond = {column / (WIDTH - 1) * made.x_top for column, _ in places(made, BEYOND)}
     assert min(seen) >= KNEE.n_min
     assert max(seen) <= KNEE.n_max
     assert len(seen) + len(beyond) == WIDTH - 1

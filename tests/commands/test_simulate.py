@@ -77,7 +77,7 @@ def test_the_run_can_be_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["--policy", "discrete/latency"], 2, "--policy: 'discrete/latency' has no fluid model\n  one of: flow/gradient"),
+        (["--policy", "discrete/latency"], 2, "--policy: 'discrete/latency' has no fluid model\n  one of: flow/g"),
         (["--time", "0"], 2, "--time: 0 is not a number above 0"),
         (["--stepsize", "-1"], 2, "--stepsize: -1 is not a number above 0"),
         (["--utilisation", "1"], 2, "--utilisation: 1 is not between 0 and 1"),

@@ -87,9 +87,12 @@ def test_onset_of_two_queues_against_the_scalar_equation() -> None:
         low, high = (w, high) if w / drain < np.tan(pi / 2.0 - 2.0 * tau_s * w) else (low, w)
     # A change of +d at a is -d at b: x_a moves by -eta (f' d - f' (-d)) / 2.
     eta = w * (w * w + drain * drain) ** 0.5 / (demand * steepness)
-    onset = Linearised(network, found, np.array([1.0])).onset()
+    linear = Linearised(network, found, np.array([1.0]))
+    onset = linear.onset()
     assert onset.factor == pytest.approx(eta, rel=2e-3)
     assert onset.period_s == pytest.approx(2.0 * pi / w, rel=2e-3)
+    late_s = 2.0 * tau_s + 1.0 / drain
+    assert linear.safe_stepsize() == pytest.approx(pi / 2.0 / (steepness / drain * demand * late_s), rel=1e-4)
 
 
 @pytest.mark.parametrize("cost", [GRADIENT, LATENCY, RIF], ids=lambda cost: cost.name)

@@ -8,7 +8,7 @@ import pytest
 
 from dlbctl.core.events import Arrival, State
 from dlbctl.core.settings import TargetSettings, TierSettings
-from dlbctl.core.sources import GONE_AFTER_S, MAX_SOURCES, TOLD_AFTER_S, ArrivalRates, Distances
+from dlbctl.core.sources import GONE_AFTER_S, MAX_SOURCES, TOLD_AFTER_S, WORKED_OUT_S, ArrivalRates, Distances
 from dlbctl.core.tier import Tier
 
 
@@ -43,7 +43,7 @@ def test_rates_of_chance_arrivals_are_as_good_as_their_number() -> None:
 def test_a_rate_is_not_told_before_it_is_known_nor_once_it_is_next_to_nothing() -> None:
     rates = ArrivalRates()
     rates.count(10.0, "us")
-    assert rates.read(10.0 + TOLD_AFTER_S - 0.1) == {}
+    assert rates.read(10.0 + TOLD_AFTER_S - WORKED_OUT_S) == {}
     assert list(rates.read(10.0 + TOLD_AFTER_S)) == ["us"]
     assert rates.read(100.0) == {}
 

@@ -54,6 +54,11 @@ _SAME_METRO = {
 }
 
 
+def cloud_regions() -> tuple[str, ...]:
+    """The regions of the table itself, each once."""
+    return _REGIONS
+
+
 def known_regions() -> tuple[str, ...]:
     """Every region name that `one_way_ms` answers for."""
     return (*_REGIONS, *_SAME_METRO)

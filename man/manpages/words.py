@@ -147,5 +147,9 @@ dlbctl simulate fluid network.toml""",
         "The same network at 90 % of what it can serve, with a stepsize of one's own, for a program:": r"""
 dlbctl simulate fluid network.toml --utilisation 0.9 --stepsize 0.001 \
     --time 1000 --json --csv run.csv""",
+        "Set the paper's policies side by side on four random networks:": "dlbctl simulate baseline",
+        "See how three of them bear a burst, at two levels of load, and keep every run's figures:": r"""
+dlbctl simulate baseline --burst --utilisation 0.6,0.8 --csv runs.csv \
+    --policies mnlb,flow/gradient,discrete/gradient""",
     },
 }

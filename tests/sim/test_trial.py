@@ -11,7 +11,7 @@ from msgspec import structs
 
 from dlbctl.sim.contender import Contender
 from dlbctl.sim.scenario import Recipe, draw
-from dlbctl.sim.trial import Trial, run_trial, sizes
+from dlbctl.sim.trial import Trial, run_trial, sizes, world_plan
 
 SMALL = Recipe(cells_min=2, cells_max=3, servers_mean=2.0)
 
@@ -71,3 +71,29 @@ def test_curve_noise_moves_routing_by_curves_and_no_other() -> None:
     for policy, changes in (("argmin/rif", False), ("argmin/latency", True)):
         exact, wrong = (run_trial(trial(recipe, policy, warm_up_s=30.0)) for recipe in (SMALL, noisy))
         assert (exact != wrong) is changes
+
+
+def test_mnlb_keeps_requests_where_they_come_from_while_there_is_room() -> None:
+    """At 3 % every cell has room for all that is asked for beside it, whatever the simplex gave it."""
+    recipe = structs.replace(SMALL, utilisation=0.03)
+    drawn = (draw(recipe, 1, number) for number in range(100))
+    apart = next(one for one in drawn if len({site.region for site in one.sites}) == len(one.sites))
+    asked = trial(recipe, "mnlb", scenario=apart, duration_s=400.0, warm_up_s=30.0)
+    demand = asked.scenario.phases[0].demand
+    figures = run_trial(asked)
+    for site, rate in zip(asked.scenario.sites, demand, strict=True):
+        expected = rate / sum(demand)
+        error = (expected * (1 - expected) / figures.requests) ** 0.5
+        assert figures.cell_shares[site.name] == pytest.approx(expected, abs=4 * error)
+    blind = run_trial(dataclasses.replace(asked, contender=Contender("weighted-random")))
+    assert blind.mean_s is not None
+    assert figures.mean_s is not None
+    assert figures.mean_s < blind.mean_s
+
+
+def test_capacity_is_told_as_it_is_or_as_one_would_have_it() -> None:
+    asked = trial(policy="mnlb")
+    nominal = dataclasses.replace(asked, contender=Contender("mnlb", "nominal"))
+    told = [cell.capacity_rps for cell in world_plan(asked).cells]
+    assert told == [site.server_capacity for site in asked.scenario.sites]
+    assert {cell.capacity_rps for cell in world_plan(nominal).cells} == {asked.scenario.nominal_capacity}

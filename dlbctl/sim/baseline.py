@@ -143,16 +143,16 @@ def compare(experiment: Experiment, *, jobs: int, watch: Callable[[Step], None])
     experiment.check()
     tasks = tasks_of(experiment)
     asked = sum(task.requests for task in tasks)
-    done_requests, done_tasks = 0.0, 0
+    finished: list[Task] = []
+
+    def tell() -> None:
+        watch(Step(sum(task.requests for task in finished), asked, len(finished), len(tasks)))
 
     def done(number: int) -> None:
-        nonlocal done_requests, done_tasks
-        done_requests += tasks[number].requests
-        done_tasks += 1
-        watch(Step(done_requests, asked, done_tasks, len(tasks)))
+        finished.append(tasks[number])
+        tell()
 
-    watch(Step(0.0, asked, 0, len(tasks)))
-    outcome: Outcome[Done] = run_all(perform, tasks, jobs=min(jobs, len(tasks)), done=done)
+    outcome: Outcome[Done] = run_all(perform, tasks, jobs=min(jobs, len(tasks)), begun=tell, done=done)
     return report_of(experiment, tasks, outcome)
 
 

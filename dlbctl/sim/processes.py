@@ -28,14 +28,20 @@ class Outcome(Generic[Result]):
 
 
 def run_all(
-    work: Callable[[Task], Result], tasks: Sequence[Task], *, jobs: int, done: Callable[[int], None]
+    work: Callable[[Task], Result],
+    tasks: Sequence[Task],
+    *,
+    jobs: int,
+    begun: Callable[[], None] = lambda: None,
+    done: Callable[[int], None],
 ) -> Outcome[Result]:
     """Do `work` on every task in `jobs` processes, in this one when jobs is 1; `done` hears each task's number.
 
-    Ctrl-C ends it with what is done. Whatever a task raises ends it too, and is raised.
+    From `begun` on, Ctrl-C ends it with what is done. Whatever a task raises ends it too, and is raised.
     """
     outcome: Outcome[Result] = Outcome()
     try:
+        begun()
         for number, result in _alone(work, tasks) if jobs == 1 else _together(work, tasks, jobs):
             outcome.results[number] = result
             done(number)

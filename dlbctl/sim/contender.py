@@ -1,4 +1,4 @@
-"""What is compared: a policy, and for MNLB what it is told of how much a server bears."""
+"""What is compared: a policy, for MNLB with what it is told of how much a server bears, for flow with its stepsize."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dlbctl.core.policy import Policy
 
 RAND = "weighted-random"
 _PLANNER = "mnlb"
+_FLOW = "flow/"
 
 Capacity = Literal["true", "nominal"]
 
@@ -24,29 +25,49 @@ DEFAULTS = (
 
 
 class Contender(Struct, frozen=True):
-    """A policy by name. capacity: what MNLB believes that a server bears: its cell's own, or the same everywhere."""
+    """A policy by name. capacity: what MNLB believes that a server bears: its cell's own, or the same everywhere.
+
+    stepsize: eta of flow, 0 for its rule.
+    """
 
     policy: str
     capacity: Capacity = "true"
+    stepsize: float = 0.0
 
     @property
     def name(self) -> str:
-        """As it was written: `flow/gradient`, `mnlb`, `mnlb:nominal`."""
+        """As it was written: `flow/gradient`, `flow/gradient:0.01`, `mnlb`, `mnlb:nominal`."""
+        if self.stepsize:
+            return f"{self.policy}:{self.stepsize:g}"
         return self.policy if self.capacity == "true" else f"{self.policy}:{self.capacity}"
 
     @classmethod
     def parse(cls, text: str) -> Contender:
         """Read a contender. UsageError or ConfigError says what there is to choose from."""
-        policy, colon, capacity = text.partition(":")
-        if not colon:
-            Policy.parse(policy, where="--policies")
-            return cls(policy)
-        if policy != _PLANNER:
-            raise UsageError(f"--policies {text}: only {_PLANNER} is told of capacity", hint=f"write {policy}")
-        if capacity not in ("true", "nominal"):
-            raise UsageError(f"--policies {text}: capacity is true or nominal")
+        policy, colon, more = text.partition(":")
         Policy.parse(policy, where="--policies")
-        return cls(policy, "nominal" if capacity == "nominal" else "true")
+        if not colon:
+            return cls(policy)
+        if policy.startswith(_FLOW):
+            return cls(policy, stepsize=_stepsize(text, more))
+        if policy != _PLANNER:
+            hint = f"{_PLANNER}:nominal, {_FLOW}gradient:0.01, or {policy} alone"
+            raise UsageError(
+                f"--policies {text}: only {_PLANNER} is told of capacity, and flow of a stepsize", hint=hint
+            )
+        if more not in ("true", "nominal"):
+            raise UsageError(f"--policies {text}: capacity is true or nominal")
+        return cls(policy, "nominal" if more == "nominal" else "true")
+
+
+def _stepsize(text: str, number: str) -> float:
+    try:
+        stepsize = float(number)
+    except ValueError:
+        stepsize = -1.0
+    if not 0.0 < stepsize < float("inf"):
+        raise UsageError(f"--policies {text}: {number!r} is no stepsize", hint="a positive number, 1/s² for costs in s")
+    return stepsize
 
 
 def parse_contenders(texts: list[str]) -> tuple[Contender, ...]:

@@ -11,7 +11,14 @@ from typing import Protocol
 from dlbctl.core.curve import Curve
 from dlbctl.core.errors import UsageError
 from dlbctl.core.policy import Policy
-from dlbctl.core.settings import EndpointSettings, HealthSettings, QueueSettings, RetrySettings, Timeouts
+from dlbctl.core.settings import (
+    EndpointSettings,
+    FlowSettings,
+    HealthSettings,
+    QueueSettings,
+    RetrySettings,
+    Timeouts,
+)
 from dlbctl.engine.profile import Profile
 from dlbctl.sim.agenda import Agenda
 from dlbctl.sim.servers.batching import Batching
@@ -129,6 +136,7 @@ class WorldPlan:
     roots_per_source: int = 1
     leaves_per_cell: int = 1
     attempts: int = 1
+    flow: FlowSettings = field(default_factory=FlowSettings)
     timeouts: Timeouts = field(default_factory=Timeouts)
     health: HealthSettings = field(default_factory=HealthSettings)
     seed: int = 0
@@ -171,7 +179,7 @@ class WorldPlan:
 
     def endpoint(self, policy: str) -> EndpointSettings:
         """The one endpoint there is."""
-        return EndpointSettings(name=MODEL, policy=policy)
+        return EndpointSettings(name=MODEL, policy=policy, flow=self.flow)
 
     def queue(self, cell: CellPlan) -> QueueSettings:
         """How many requests wait at a leaf of the cell."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from random import Random
 
+from dlbctl.core.settings import FlowSettings
 from dlbctl.sim.arrivals import Request, Sizes, varying
 from dlbctl.sim.contender import Contender
 from dlbctl.sim.measurement import Measurement
@@ -51,7 +52,7 @@ def run_trial(trial: Trial) -> RunFigures:
     measurement = Measurement(
         scenario.names, from_s=trial.warm_up_s, until_s=trial.until_s, interval_s=trial.interval_s
     )
-    world = World(world_plan(trial), _arrivals(trial), measurement)
+    world = World(world_plan(trial), arrivals(trial), measurement)
     _plan_changes(world, trial)
     slowest_s = max(scenario.recipe.server_limit / site.server_capacity for site in scenario.sites)
     world.finish(trial.until_s + _DRAIN * slowest_s)
@@ -66,6 +67,7 @@ def world_plan(trial: Trial) -> WorldPlan:
         sources=scenario.names,
         one_way_s=scenario.one_way_s(),
         policy=trial.contender.policy,
+        flow=FlowSettings(stepsize=trial.contender.stepsize),
         probe_interval_s=scenario.recipe.probe_interval_s,
         seed=seed_of(trial.seed, scenario.number, trial.trial, Purpose.WORLD),
     )
@@ -95,7 +97,8 @@ def _cell(trial: Trial, site: Site) -> CellPlan:
     )
 
 
-def _arrivals(trial: Trial) -> Iterator[Request]:
+def arrivals(trial: Trial) -> Iterator[Request]:
+    """The requests of the trial, the same for every contender."""
     scenario = trial.scenario
     rng = Random(seed_of(trial.seed, scenario.number, trial.trial, Purpose.ARRIVALS))  # noqa: S311 - no secret
     phases = [(trial.warm_up_s + phase.begins * trial.duration_s, phase.demand) for phase in scenario.phases[1:]]

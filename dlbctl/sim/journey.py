@@ -148,7 +148,7 @@ class Attempt:
         if self.withdrawn:
             return
         if leaf.lost:
-            self._back(lambda: self.journey.failed(Failure.REFUSED, False, 0.0, None))
+            self._back(self._unreached)
             return
         arrival = Arrival(
             "",
@@ -221,12 +221,20 @@ class Attempt:
         """The whole cell is gone, with whatever was there of it."""
         self.withdraw()
         self.withdrawn = False  # that it is cut is still to come to the root
-        self._back(self.journey.cut)
+        self._back(self._cut)
 
     # -- inside ------------------------------------------------------------------------------------------
 
     def _back(self, event: Callable[[], None]) -> None:
         self.agenda.at(self.agenda.now_s + self.one_way_s, event)
+
+    def _unreached(self) -> None:
+        if not self.withdrawn:
+            self.journey.failed(Failure.REFUSED, False, 0.0, None)
+
+    def _cut(self) -> None:
+        if not self.withdrawn:
+            self.journey.cut()
 
     def _begun(self) -> None:
         if not self.withdrawn:

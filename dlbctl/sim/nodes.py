@@ -110,7 +110,7 @@ class LeafNode(Node):
 
     def give_turns(self) -> None:
         """There may be room: send who waits. What that sets in motion is seen by the loop that is running already."""
-        if self._giving_turns or not self._queue:
+        if self._giving_turns or self.lost or not self._queue:
             return
         self._giving_turns = True
         while (turn := self.tier.turn(self.agenda.now_s)) is not None:

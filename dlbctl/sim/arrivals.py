@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import pairwise
 from math import ceil, isfinite
 from pathlib import Path
@@ -60,7 +60,9 @@ def varying(
     are none.
     """
     steps = sorted(phases, key=lambda phase: phase[0])
-    for _, rates_rps in steps:
+    for begins_s, rates_rps in steps:
+        if not (isfinite(begins_s) and begins_s >= 0.0):
+            raise UsageError(f"a phase of demand begins at {begins_s:g} s: it cannot be before the first request")
         _check(rates_rps)
     return _varying(rng, steps, sizes)
 
@@ -124,7 +126,7 @@ def of_azure_csv(path: Path, source_of: Callable[[int], int], *, speedup: float 
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             requests = list(_azure_rows(path, csv.reader(file), source_of, speedup))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path}: cannot read the trace: {error}") from error
     if not requests:
         raise ConfigError(f"{path}: the trace is empty")
@@ -145,13 +147,14 @@ def _azure_rows(
     first: datetime | None = None
     for line, row in enumerate(rows, start=2):
         try:
-            # Seven digits of a second, one more than datetime reads.
-            time = datetime.fromisoformat(row[0][:26])
+            time = datetime.fromisoformat(row[0])
             prompt_tokens, output_tokens = int(row[1]), int(row[2])
         except (ValueError, IndexError) as error:
             raise ConfigError(f"{path}:{line}: cannot read {','.join(row)!r}: {error}") from error
         if prompt_tokens < 1 or output_tokens < 1:
             raise ConfigError(f"{path}:{line}: a request has at least one token in and one out")
+        if time.tzinfo is None:  # the newer traces say which, the older ones mean the same
+            time = time.replace(tzinfo=UTC)
         first = first or time
         yield Request((time - first).total_seconds() / speedup, source_of(line), prompt_tokens, output_tokens)
 

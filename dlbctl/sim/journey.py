@@ -14,7 +14,7 @@ from dlbctl.core.tier import BUSY_STATUSES
 from dlbctl.router.kept import FOR_WANT_OF_ROOM
 from dlbctl.sim.nodes import LeafNode, RootNode
 from dlbctl.sim.plan import MODEL
-from dlbctl.sim.servers.server import Job
+from dlbctl.sim.servers.server import Job, Server
 
 if TYPE_CHECKING:
     from dlbctl.sim.arrivals import Request
@@ -172,12 +172,13 @@ class Attempt:
             self.server_name = action.address
             if leaf.failing and self.journey.world.rng.random() < leaf.failing:
                 if not leaf.tier.keeps_back(exchange, 500):
-                    self._failed(exchange)
+                    self._declined(exchange, Reject(500, "upstream_error", ""))
                     return
                 action = leaf.tier.attempt_failed(agenda.now_s, exchange, Failure.ERROR, True, False, False, 0.0)
                 continue
-            self.work = Work(self, action.address)
-            if leaf.servers[action.address].submit(self.work):
+            server = leaf.servers[action.address]
+            self.work = Work(self, server)
+            if server.submit(self.work):
                 return
             action = leaf.tier.attempt_failed(agenda.now_s, exchange, Failure.BUSY, True, False, False, 0.0)
         if isinstance(action, Wait):
@@ -200,6 +201,11 @@ class Attempt:
         """The server has made the last token."""
         self._ended(200, usage)
         self._back(lambda: self._finished(usage))
+
+    def too_large(self) -> None:
+        """The server will never take such a request, and that is passed on."""
+        assert self.exchange is not None
+        self._declined(self.exchange, Reject(400, "context_length_exceeded", ""))
 
     def withdraw(self) -> None:
         """The root gives it up: a client that leaves, to the leaf, which hears of it at once here."""
@@ -253,15 +259,17 @@ class Attempt:
         del leaf.open[exchange.number]
         leaf.give_turns()
 
-    def _failed(self, exchange: Exchange) -> None:
-        """The server answered 500, in no time, and that is passed on."""
-        self.leaf.tier.first_byte(self.agenda.now_s, exchange, 500)
-        self._ended(500, None)
-        self._back(lambda: self._answered(Reject(500, "upstream_error", "")))
+    def _declined(self, exchange: Exchange, no: Reject) -> None:
+        """The server answered so, in no time, and that is passed on."""
+        self.leaf.tier.first_byte(self.agenda.now_s, exchange, no.status)
+        self._ended(no.status, None)
+        self._back(lambda: self._answered(no))
 
     def _missing_its_turn(self, exchange: Exchange) -> Callable[[], None]:
+        since_s = exchange.queued_s
+
         def expire() -> None:
-            if exchange.phase is Phase.QUEUED:
+            if exchange.phase is Phase.QUEUED and exchange.queued_s == since_s:
                 self.do(self.leaf.tier.expired(self.agenda.now_s, exchange, False))
 
         return expire
@@ -292,17 +300,17 @@ class Attempt:
     def _abandon(self) -> None:
         work, self.work = self.work, None
         if work is not None:
-            self.leaf.servers[work.server_name].abandon(work)
+            work.server.abandon(work)
 
 
 class Work(Job):
     """What one server has to do of an attempt."""
 
-    def __init__(self, attempt: Attempt, server_name: str) -> None:
+    def __init__(self, attempt: Attempt, server: Server) -> None:
         request = attempt.journey.request
         super().__init__(request.prompt_tokens, request.output_tokens, request.block_hashes)
         self.attempt = attempt
-        self.server_name = server_name
+        self.server = server
         self.sent_s = attempt.agenda.now_s
 
     def begin(self) -> None:
@@ -314,3 +322,7 @@ class Work(Job):
         """The last token is there."""
         if not self.abandoned:
             self.attempt.finished(Usage(self.prompt_tokens, self.output_tokens, self.cached_tokens))
+
+    def too_large(self) -> None:
+        """No such server takes it."""
+        self.attempt.too_large()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 from random import Random
 from typing import Protocol
 
@@ -51,6 +51,9 @@ class DisaggregatedPlan:
     slots_per_engine: int = 4
     weight: float = 1.0
 
+    def __post_init__(self) -> None:
+        _positive(self, "prefill_s", "decode_s", "decode_engines", "slots_per_engine", "weight")
+
     def make(self, agenda: Agenda, rng: Random) -> Server:  # noqa: ARG002 - nothing of it is random
         """An idle one."""
         slots = self.decode_engines * self.slots_per_engine
@@ -70,6 +73,9 @@ class BatchingPlan:
     time_factor: float = 1.0
     weight: float = 1.0
 
+    def __post_init__(self) -> None:
+        _positive(self, "time_factor", "weight")
+
     def make(self, agenda: Agenda, rng: Random) -> Server:  # noqa: ARG002 - nothing of it is random
         """An idle one."""
         return Batching(agenda, profile=self.profile, time_factor=self.time_factor)
@@ -84,6 +90,11 @@ class MultiPlan:
     cv: float = 1.0
     weight: float = 1.0
 
+    def __post_init__(self) -> None:
+        _positive(self, "mean_s", "workers", "weight")
+        if not 0.0 <= self.cv < inf:
+            raise UsageError(f"MultiPlan: cv is {self.cv:g}: it cannot be negative")
+
     def make(self, agenda: Agenda, rng: Random) -> Server:
         """An idle one."""
         return Multi(agenda, rng, workers=self.workers, mean_s=self.mean_s, cv=self.cv)
@@ -95,6 +106,9 @@ class RatePlan:
 
     curve: Curve
     weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        _positive(self, "weight")
 
     def make(self, agenda: Agenda, rng: Random) -> Server:
         """An idle one."""
@@ -117,13 +131,22 @@ class CellPlan:
     curve: Curve | None = None
     curve_factor: float = 1.0
 
+    def __post_init__(self) -> None:
+        if not self.servers:
+            raise UsageError(f"cell {self.name}: has no server")
+        for name in ("slots", "queue_size", "capacity_rps"):
+            if not 0 <= getattr(self, name) < inf:
+                raise UsageError(f"cell {self.name}: {name} is {getattr(self, name):g}: it cannot be negative")
+        _positive(self, "curve_factor", where=f"cell {self.name}")
+
 
 @dataclass(frozen=True, slots=True)
 class WorldPlan:
     """Everything a world is made of but its arrivals; with them and the seed it determines all that happens.
 
     sources: places where a root stands, numbered as `Request.source` counts them. one_way_s: network delay by
-    (source, cell). attempts: most for one request, the first included. `check` raises UsageError.
+    (source, cell). attempts: most for one request, the first included. timeouts: `first_byte_s` of them; connections
+    stand, and what has begun never falls silent. `check` raises UsageError.
     """
 
     cells: tuple[CellPlan, ...]
@@ -149,9 +172,6 @@ class WorldPlan:
             raise UsageError("no source: there is no root that requests come to")
         _unique([cell.name for cell in self.cells], "cell")
         _unique(list(self.sources), "source")
-        for cell in self.cells:
-            if not cell.servers:
-                raise UsageError(f"cell {cell.name}: has no server")
         for source in self.sources:
             for cell in self.cells:
                 self._check_delay(source, cell.name)
@@ -162,6 +182,8 @@ class WorldPlan:
         for name in ("roots_per_source", "leaves_per_cell", "attempts"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} {getattr(self, name)}: at least 1 is needed")
+        if self.timeouts.total_s:
+            raise UsageError("a limit on the whole of a request (total_s) is not simulated")
         Policy.parse(self.policy)
         Policy.parse(self.leaf_policy, where="leaf policy")
 
@@ -184,6 +206,13 @@ class WorldPlan:
     def queue(self, cell: CellPlan) -> QueueSettings:
         """How many requests wait at a leaf of the cell."""
         return QueueSettings(size=cell.queue_size)
+
+
+def _positive(plan: object, *names: str, where: str = "") -> None:
+    for name in names:
+        value = getattr(plan, name)
+        if not 0 < value < inf:
+            raise UsageError(f"{where or type(plan).__name__}: {name} is {value:g}: must be above 0")
 
 
 def _unique(names: list[str], kind: str) -> None:

@@ -54,6 +54,9 @@ class World:
         self._coming: Request | None = None
         self._turns = [0] * len(plan.sources)
         self._servers: list[dict[str, Server]] = [{} for _ in plan.cells]
+        self._plans: list[tuple[ServerPlan, ...]] = [() for _ in plan.cells]
+        for number, cell in enumerate(plan.cells):
+            self._equip(number, cell.servers)
         self.leaves = [self._leaf(number, index) for number, index in self._places(plan.leaves_per_cell)]
         self._by_address = {leaf.address: leaf for leaf in self.leaves}
         self.roots = [
@@ -95,12 +98,16 @@ class World:
         self.agenda.at(time_s, lambda: change(self))
 
     def resize(self, cell: int, servers: tuple[ServerPlan, ...]) -> None:
-        """Have the cell consist of these: more are added, the last are taken out and finish what they have begun."""
+        """Have the cell consist of these from now on.
+
+        Servers whose plan stays go on. Others are taken out, and finish what they have begun; new ones are idle.
+        """
+        self._equip(cell, servers)
         for leaf in self._leaves_of(cell):
             self._set_servers(leaf, servers)
 
     def slow_down(self, cell: int, factor: float) -> None:
-        """Have the cell's servers take so many times as long for work that starts from now on."""
+        """Have the servers that the cell has now take so many times as long for work that starts from now on."""
         for leaf in self._leaves_of(cell):
             for server in leaf.servers.values():
                 server.slowness = factor
@@ -119,6 +126,8 @@ class World:
                 journey.attempt.lose()
             for root in self.roots:
                 self.agenda.at(self.now_s + root.one_way_s[cell], self._silence(root, leaf))
+        plans, self._plans[cell] = self._plans[cell], ()
+        self._equip(cell, plans)
 
     def restore(self, cell: int) -> None:
         """The cell is back, idle."""
@@ -256,14 +265,20 @@ class World:
         self._set_servers(leaf, cell.servers)
         return leaf
 
+    def _equip(self, number: int, plans: tuple[ServerPlan, ...]) -> None:
+        """Make the servers that the cell does not have yet."""
+        before, name = self._plans[number], self.plan.cells[number].name
+        for index, plan in enumerate(plans):
+            if index >= len(before) or plan != before[index]:
+                rng = Random(f"{self.plan.seed}/{name}/{index} at {self.now_s}")  # noqa: S311
+                self._servers[number][f"{name}/{index}"] = plan.make(self.agenda, rng)
+        self._plans[number] = plans
+
     def _set_servers(self, leaf: LeafNode, plans: tuple[ServerPlan, ...]) -> None:
         cell = self.plan.cells[leaf.cell]
         settings = []
         for index, plan in enumerate(plans):
             name = f"{cell.name}/{index}"
-            if name not in leaf.servers:
-                rng = Random(f"{self.plan.seed}/{name}")  # noqa: S311
-                leaf.servers[name] = plan.make(self.agenda, rng)
             settings.append(TargetSettings(name, (name,), (MODEL,), weight=plan.weight, slots=cell.slots))
         leaf.tier.targets_changed(settings)
         for one in settings:

@@ -18,8 +18,11 @@ class Batching(Server):
         self._stepping = False
 
     def submit(self, job: Job) -> bool:
-        """Queue it; the engine's own queue has a limit."""
+        """Queue it; the engine's own queue has a limit, and so has the length of a request."""
         model, now_s = self._model, self.agenda.now_s
+        if job.prompt_tokens + job.output_tokens > model.profile.max_model_tokens:
+            job.too_large()
+            return True
         sequence = model.submit(now_s, job.prompt_tokens, job.output_tokens, job.block_hashes)
         if sequence is None:
             return False

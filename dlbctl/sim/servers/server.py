@@ -25,6 +25,10 @@ class Job:
         """The last token is there."""
         raise NotImplementedError
 
+    def too_large(self) -> None:
+        """The server that it was submitted to can never do it: it answers so at once."""
+        raise NotImplementedError
+
 
 class Server:
     """Takes jobs, and has each begin and finish in its time. slowness multiplies the times of work that starts."""
@@ -34,7 +38,7 @@ class Server:
         self.slowness = 1.0
 
     def submit(self, job: Job) -> bool:
-        """Take a job; False when it is declined."""
+        """Take a job; False when it is declined for want of room."""
         raise NotImplementedError
 
     def abandon(self, job: Job) -> None:

@@ -192,7 +192,11 @@ def azure(tmp_path: Path, text: str, speedup: float = 1.0) -> list[Request]:
 def test_azure_rows_count_their_time_from_the_first(tmp_path: Path) -> None:
     text = HEADER + FIRST + "2023-11-16 18:17:04.0319600,3180,8\r\n" + "2023-11-16 18:18:04,1,1\n"
     requests = azure(tmp_path, "\ufeff" + text, speedup=2.0)
-    assert [(one.prompt_tokens, one.output_tokens, one.source) for one in requests] == [(4808, 10, 0), (3180, 8, 1), (1, 1, 0)]
+    assert [(one.prompt_tokens, one.output_tokens, one.source) for one in requests] == [
+        (4808, 10, 0),
+        (3180, 8, 1),
+        (1, 1, 0),
+    ]
     assert [one.at_s for one in requests] == pytest.approx([0.0, 0.026, 30.01002])
 
 
@@ -226,7 +230,7 @@ def test_a_bad_azure_file_is_refused_by_line(tmp_path: Path, text: str, words: s
 
 
 def test_an_azure_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="nothing.csv: cannot read the trace"):
+    with pytest.raises(ConfigError, match=r"nothing\.csv: cannot read the trace"):
         of_azure_csv(tmp_path / "nothing.csv", lambda line: 0)
 
 

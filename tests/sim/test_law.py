@@ -14,11 +14,15 @@ from dlbctl.core.settings import HealthSettings, TierSettings, Timeouts
 from dlbctl.core.tier import Tier
 from dlbctl.router.eventlog import RecordedTier
 from dlbctl.sim.arrivals import poisson
-from dlbctl.sim.plan import CellPlan, DisaggregatedPlan, MultiPlan, WorldPlan
+from dlbctl.sim.plan import CellPlan, DisaggregatedPlan, MultiPlan, ServerPlan, WorldPlan
 from dlbctl.sim.world import TierFactory, World
 from tests.sim.worlds import Notes, until
 
 CURVE = Curve(a=0.2, b=0.03, c=6.0, s=1.5, version=1, samples=50.0, sd_log_gradient=0.1)
+SERVERS: dict[str, tuple[ServerPlan, ...]] = {
+    "a": (DisaggregatedPlan(1e-4, 5e-3),) * 2,
+    "b": (MultiPlan(0.2, workers=2), MultiPlan(0.1, weight=0.5)),
+}
 
 
 class Recorder:
@@ -39,10 +43,7 @@ class Recorder:
 def plan(policy: str, *, told: bool) -> WorldPlan:
     cells = tuple(
         CellPlan(name, servers, slots=9, queue_size=5, capacity_rps=12.0, curve=CURVE if told else None)
-        for name, servers in {
-            "a": (DisaggregatedPlan(1e-4, 5e-3),) * 2,
-            "b": (MultiPlan(0.2, workers=2), MultiPlan(0.1, weight=0.5)),
-        }.items()
+        for name, servers in SERVERS.items()
     )
     return WorldPlan(
         cells=cells,

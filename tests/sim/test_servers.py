@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from math import exp, factorial
 from random import Random
-from statistics import fmean
 
 import pytest
 
@@ -32,7 +31,7 @@ from dlbctl.sim.plan import (
     ServerPlan,
     WorldPlan,
 )
-from tests.sim.worlds import Notes, Seen, lived, mean_and_error, one_cell, until, watched
+from tests.sim.worlds import Seen, lived, mean_and_error, one_cell, until, watched
 
 T_29 = 3.66
 CURVE = Curve(a=0.08, b=0.0096, c=6.0, s=1.5, version=1, samples=50.0, sd_log_gradient=0.1)
@@ -179,7 +178,7 @@ def test_an_overloaded_server_serves_its_capacity(prompt_tokens: int, output_tok
     requests = until(poisson(Random(3), [1.3 * capacity_rps], sizes), 300.0)
     world, notes = watched(one_cell(server), requests)
     world.run(300.0)
-    ended = sum(100.0 <= one.at_s for one in notes.seen)
+    ended = sum(one.at_s >= 100.0 for one in notes.seen)
     # Some 2,000 sizes with a CV of .29: .65 %; twice that, and the slots' first filling.
     assert ended / 200.0 == pytest.approx(capacity_rps, rel=0.02)
 
@@ -221,7 +220,8 @@ def test_the_engine_refuses_what_is_too_long_for_it() -> None:
         [Request(1.0, 0, most - 9, 10), Request(2.0, 0, most - 10, 10)],
     )
     long, fitting = notes.by_arrival
-    assert (long.status, long.code, long.latency_s) == (400, "context_length_exceeded", pytest.approx(0.2))
+    assert (long.status, long.code) == (400, "context_length_exceeded")
+    assert long.latency_s == pytest.approx(0.2)
     assert fitting.status == 200
 
 

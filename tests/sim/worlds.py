@@ -71,9 +71,7 @@ def many_cells(
     """Cells with their servers, and for each source the way to each cell."""
     plans = tuple(CellPlan(name, servers) for name, servers in cells.items())
     ways = {
-        (source, cell): delay_s
-        for source, row in one_way_s.items()
-        for cell, delay_s in zip(cells, row, strict=True)
+        (source, cell): delay_s for source, row in one_way_s.items() for cell, delay_s in zip(cells, row, strict=True)
     }
     return WorldPlan(cells=plans, sources=tuple(one_way_s), one_way_s=ways, **more)
 

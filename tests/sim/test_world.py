@@ -223,6 +223,32 @@ def test_a_first_byte_that_does_not_come_is_given_up() -> None:
         assert_idle(tier)
 
 
+def test_what_comes_back_after_it_was_given_up_is_dropped() -> None:
+    """Far away: the news of a cut at 11.9 and of a refusal at 26.7 come to a root that has given both up by then."""
+    plan = one_cell(SECOND, tau_s=1.5, attempts=3, timeouts=Timeouts(first_byte_s=1.2))
+    world, notes = watched(plan, [Request(10.0, 0), Request(10.0, 0), Request(25.2, 0)])
+    world.at(11.9, lambda world: world.lose(0))
+    world.at(15.0, lambda world: world.restore(0))
+    world.at(25.0, lambda world: world.lose(0))
+    world.finish(100.0)
+    world.run(100.0)
+    assert ends(notes) == [
+        (504, "upstream_first_byte_timeout", 0, 2.0),
+        (504, "upstream_first_byte_timeout", 0, 2.0),
+        (504, "upstream_first_byte_timeout", 0, 1.8),
+    ]
+
+
+def test_nobody_in_a_cell_that_goes_gets_a_turn() -> None:
+    """One is served, one waits and would be failed if it were sent: both are cut off, and told of once."""
+    plan = with_cells(one_cell(SECOND, tau_s=0.1), slots=1, queue_size=3)
+    world, notes = watched(plan, [Request(10.0, 0), Request(10.0, 0)])
+    world.at(10.5, lambda world: world.fail(0, 1.0))
+    world.at(10.6, lambda world: world.lose(0))
+    world.finish(100.0)
+    assert ends(notes) == [(200, "upstream_closed", 0, 0.7), (502, "upstream_closed", 0, 0.7)]
+
+
 # -- health --------------------------------------------------------------------------------------------------
 
 

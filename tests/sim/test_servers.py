@@ -70,10 +70,10 @@ def assert_mean(values: list[float], expected: float, *, error_at_most: float) -
 @pytest.mark.parametrize("tau_s", TAUS_S)
 def test_a_worker_with_exponential_times_is_an_m_m_1_queue(tau_s: float) -> None:
     """Its sojourn is exponential with mean s / (1 - rho): the mean, and the share that takes twice as long."""
-    values = latencies(MultiPlan(MEAN_S), 0.6 / MEAN_S, 40_000, tau_s)
+    values = latencies(MultiPlan(MEAN_S), 0.6 / MEAN_S, 25_000, tau_s)
     expected_s = MEAN_S / 0.4
-    assert_mean(values, expected_s, error_at_most=0.03)
-    assert_mean([float(value > 2.0 * expected_s) for value in values], exp(-2.0), error_at_most=0.06)
+    assert_mean(values, expected_s, error_at_most=0.04)
+    assert_mean([float(value > 2.0 * expected_s) for value in values], exp(-2.0), error_at_most=0.08)
 
 
 def erlang_c(workers: int, offered: float) -> float:
@@ -85,17 +85,17 @@ def erlang_c(workers: int, offered: float) -> float:
 @pytest.mark.parametrize(("workers", "busy"), [(2, 0.7), (5, 0.8)])
 def test_several_workers_behind_one_queue_are_erlangs(workers: int, busy: float) -> None:
     rate_rps = busy * workers / MEAN_S
-    values = latencies(MultiPlan(MEAN_S, workers=workers), rate_rps, 40_000)
+    values = latencies(MultiPlan(MEAN_S, workers=workers), rate_rps, 25_000)
     wait_s = erlang_c(workers, busy * workers) / (workers / MEAN_S - rate_rps)
-    assert_mean(values, MEAN_S + wait_s, error_at_most=0.03)
+    assert_mean(values, MEAN_S + wait_s, error_at_most=0.04)
 
 
 @pytest.mark.parametrize("cv", [0.0, 0.5, 2.0])
 def test_a_worker_with_other_times_follows_pollaczek_and_khinchine(cv: float) -> None:
     busy = 0.5
-    values = latencies(MultiPlan(MEAN_S, cv=cv), busy / MEAN_S, 40_000)
+    values = latencies(MultiPlan(MEAN_S, cv=cv), busy / MEAN_S, 25_000)
     wait_s = busy * (1.0 + cv * cv) / (2.0 * (1.0 - busy)) * MEAN_S
-    assert_mean(values, MEAN_S + wait_s, error_at_most=0.05)
+    assert_mean(values, MEAN_S + wait_s, error_at_most=0.065)
 
 
 def stationary(k: float, rate_rps: float, most: int = 600) -> list[float]:
@@ -120,15 +120,15 @@ def test_a_rate_cell_is_a_birth_death_chain(k: float, share: float, tau_s: float
     """What Poisson arrivals find is the stationary distribution; its mean over the rate is the mean latency."""
     rate_rps = share * k * CURVE.capacity_per_server()
     expected = stationary(k, rate_rps)
-    count = 40_000
+    count = 25_000
     notes = lived(alone(RatePlan(CURVE, weight=k), tau_s), islice(poisson(Random(5), [rate_rps]), count))
     found = found_on_arrival(notes.seen, tau_s)[count // 10 :]
     mean = sum(n * part for n, part in enumerate(expected))
-    assert_mean([float(n) for n in found], mean, error_at_most=0.03)
+    assert_mean([float(n) for n in found], mean, error_at_most=0.04)
     values = [latency_s - 2.0 * tau_s for latency_s in notes.latencies_s()[count // 10 :]]
-    assert_mean(values, mean / rate_rps, error_at_most=0.03)
+    assert_mean(values, mean / rate_rps, error_at_most=0.04)
     busy = sum(expected[: int(mean)])
-    assert_mean([float(n < int(mean)) for n in found], busy, error_at_most=0.1)
+    assert_mean([float(n < int(mean)) for n in found], busy, error_at_most=0.12)
 
 
 def test_all_that_is_in_a_rate_cell_is_equally_likely_to_leave() -> None:

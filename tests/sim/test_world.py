@@ -340,7 +340,7 @@ def test_a_policy_switch_is_one_at_every_root() -> None:
 
 def test_a_world_can_be_told_to_go_on() -> None:
     """Stopping to look changes nothing."""
-    requests = list(islice(poisson(Random(1), [30.0]), 300))
+    requests = list(islice(poisson(Random(1), [30.0]), 150))
     plan = many_cells({"a": (SECOND, SECOND), "b": (SECOND,)}, {"here": (0.01, 0.02)}, policy="flow/rif", seed=2)
     at_once, notes = watched(plan, requests)
     at_once.run(60.0)
@@ -348,7 +348,7 @@ def test_a_world_can_be_told_to_go_on() -> None:
     for number in range(600):
         world.run(0.1 * (number + 1))
     assert notes.seen == again.seen
-    assert len(notes.seen) == 300
+    assert len(notes.seen) == 150
 
 
 # -- plans that cannot be ------------------------------------------------------------------------------------

@@ -71,6 +71,8 @@ class Measurement:
         self._from_s, self._until_s, self._interval_s = from_s, until_s, interval_s
         self._latencies = Histogram()
         self._sum_s = 0.0
+        self._first_bytes = Histogram()
+        self._first_sum_s = 0.0
         self._max_s = 0.0
         self._statuses: Counter[int] = Counter()
         self._reasons: Counter[str] = Counter()
@@ -88,12 +90,12 @@ class Measurement:
         server: str,  # noqa: ARG002
         arrived_s: float,
         latency_s: float,
-        ttft_s: float,  # noqa: ARG002
+        ttft_s: float,
         status: int,
         code: str,
     ) -> None:
         """A request is over."""
-        ok = status < 400
+        ok = not code  # an answer that was cut has status 200
         if self._series:
             self._put_in_series(arrived_s, latency_s, ok)
         if not self._from_s <= arrived_s < self._until_s:
@@ -106,6 +108,8 @@ class Measurement:
             return
         self._latencies.add(latency_s)
         self._sum_s += latency_s
+        self._first_bytes.add(ttft_s)
+        self._first_sum_s += ttft_s
         self._max_s = max(self._max_s, latency_s)
 
     def _put_in_series(self, arrived_s: float, latency_s: float, ok: bool) -> None:
@@ -127,7 +131,7 @@ class Measurement:
 
     def figures(self, unfinished: int = 0) -> RunFigures:
         """The sums so far."""
-        latencies, chosen = self._latencies, sum(self._chosen)
+        latencies, first_bytes, chosen = self._latencies, self._first_bytes, sum(self._chosen)
         p50_s, p90_s, p95_s, p99_s = (latencies.quantile(share) for share in (0.5, 0.9, 0.95, 0.99))
         over = self._statuses.total()
         return RunFigures(
@@ -147,6 +151,10 @@ class Measurement:
                 name: count / chosen if chosen else 0.0 for name, count in zip(self._cells, self._chosen, strict=True)
             },
             series=[self._point(number, sums) for number, sums in enumerate(self._series)],
+            ttft_mean_s=self._first_sum_s / first_bytes.count if first_bytes.count else None,
+            ttft_p50_s=first_bytes.quantile(0.5),
+            ttft_p95_s=first_bytes.quantile(0.95),
+            ttft_p99_s=first_bytes.quantile(0.99),
         )
 
     def _point(self, number: int, sums: _Interval) -> Point:

@@ -15,6 +15,7 @@ from dlbctl.core.settings import (
     EndpointSettings,
     FlowSettings,
     HealthSettings,
+    Limits,
     QueueSettings,
     RetrySettings,
     Timeouts,
@@ -67,18 +68,19 @@ class DisaggregatedPlan:
 
 @dataclass(frozen=True, slots=True)
 class BatchingPlan:
-    """The embedded engine; time_factor: so many times as fast as its profile."""
+    """The embedded engine; time_factor: so many times as fast as its profile; queue_limit: requests that may wait."""
 
     profile: Profile
     time_factor: float = 1.0
     weight: float = 1.0
+    queue_limit: int = 1024
 
     def __post_init__(self) -> None:
         _positive(self, "time_factor", "weight")
 
     def make(self, agenda: Agenda, rng: Random) -> Server:  # noqa: ARG002 - nothing of it is random
         """An idle one."""
-        return Batching(agenda, profile=self.profile, time_factor=self.time_factor)
+        return Batching(agenda, profile=self.profile, time_factor=self.time_factor, queue_limit=self.queue_limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,8 @@ class RatePlan:
 
 @dataclass(frozen=True, slots=True)
 class CellPlan:
-    """A cell. slots: requests in flight that each server takes, 0 for any number; queue_size: that wait beyond them.
+    """A cell. slots: requests in flight that each server takes, 0 for any number; queue_size: that wait beyond them,
+    and queue_wait_s: how long.
 
     capacity_rps: what `mnlb` is told that one server serves, 0 for nothing. curve: what its leaves say their latency
     curve is, instead of fitting one. curve_factor: an error in what they say, as DLB's section 5.4 has it.
@@ -127,6 +130,7 @@ class CellPlan:
     servers: tuple[ServerPlan, ...]
     slots: int = 0
     queue_size: int = 0
+    queue_wait_s: float = QueueSettings().max_wait_s
     capacity_rps: float = 0.0
     curve: Curve | None = None
     curve_factor: float = 1.0
@@ -145,8 +149,8 @@ class WorldPlan:
     """Everything a world is made of but its arrivals; with them and the seed it determines all that happens.
 
     sources: places where a root stands, numbered as `Request.source` counts them. one_way_s: network delay by
-    (source, cell). attempts: most for one request, the first included. timeouts: `first_byte_s` of them; connections
-    stand, and what has begun never falls silent. `check` raises UsageError.
+    (source, cell). limits, flow: of the endpoint at the roots. timeouts: `first_byte_s` of them; connections stand, and
+    what has begun never falls silent. `check` raises UsageError.
     """
 
     cells: tuple[CellPlan, ...]
@@ -158,8 +162,9 @@ class WorldPlan:
     probe_loss: float = 0.0
     roots_per_source: int = 1
     leaves_per_cell: int = 1
-    attempts: int = 1
-    flow: FlowSettings = field(default_factory=FlowSettings)
+    retries: RetrySettings = RetrySettings(attempts=1)  # noqa: RUF009 - it is frozen
+    limits: Limits = Limits()  # noqa: RUF009
+    flow: FlowSettings = FlowSettings()  # noqa: RUF009
     timeouts: Timeouts = field(default_factory=Timeouts)
     health: HealthSettings = field(default_factory=HealthSettings)
     seed: int = 0
@@ -179,7 +184,7 @@ class WorldPlan:
             raise UsageError(f"probe interval {self.probe_interval_s:g} s: must be above 0")
         if not 0.0 <= self.probe_loss < 1.0:
             raise UsageError(f"probe loss {self.probe_loss:g}: must be from 0 up to, but not, 1")
-        for name in ("roots_per_source", "leaves_per_cell", "attempts"):
+        for name in ("roots_per_source", "leaves_per_cell"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} {getattr(self, name)}: at least 1 is needed")
         if self.timeouts.total_s:
@@ -195,17 +200,18 @@ class WorldPlan:
             raise UsageError(f"the network delay from {source} to {cell} is {delay_s:g} s: it cannot be negative")
 
     @property
-    def retries(self) -> RetrySettings:
-        """When the routers try again."""
-        return RetrySettings(attempts=self.attempts)
+    def root_endpoint(self) -> EndpointSettings:
+        """The one endpoint there is, at a root."""
+        return EndpointSettings(name=MODEL, policy=self.policy, limits=self.limits, flow=self.flow)
 
-    def endpoint(self, policy: str) -> EndpointSettings:
-        """The one endpoint there is."""
-        return EndpointSettings(name=MODEL, policy=policy, flow=self.flow)
+    @property
+    def leaf_endpoint(self) -> EndpointSettings:
+        """The same at a leaf."""
+        return EndpointSettings(name=MODEL, policy=self.leaf_policy)
 
     def queue(self, cell: CellPlan) -> QueueSettings:
-        """How many requests wait at a leaf of the cell."""
-        return QueueSettings(size=cell.queue_size)
+        """How many requests wait at a leaf of the cell, and how long."""
+        return QueueSettings(size=cell.queue_size, max_wait_s=cell.queue_wait_s)
 
 
 def _positive(plan: object, *names: str, where: str = "") -> None:

@@ -43,6 +43,10 @@ class RunFigures(Struct, frozen=True):
     reasons: dict[str, int]
     cell_shares: dict[str, float]
     series: list[Point]
+    ttft_mean_s: float | None = None
+    ttft_p50_s: float | None = None
+    ttft_p95_s: float | None = None
+    ttft_p99_s: float | None = None
 
     @property
     def error_share(self) -> float:

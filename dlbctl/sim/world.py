@@ -245,7 +245,7 @@ class World:
         settings = TierSettings(
             "leaf",
             cell.name,
-            endpoints=(plan.endpoint(plan.leaf_policy),),
+            endpoints=(plan.leaf_endpoint,),
             timeouts=plan.timeouts,
             seed=self._seed("leaf", number, index),
             retries=plan.retries,
@@ -298,7 +298,7 @@ class World:
                 )
                 for cell in plan.cells
             ),
-            endpoints=(plan.endpoint(plan.policy),),
+            endpoints=(plan.root_endpoint,),
             timeouts=plan.timeouts,
             seed=self._seed("root", source, index),
             retries=plan.retries,

@@ -11,9 +11,9 @@ from dlbctl.sim.servers.server import Job, Server
 class Batching(Server):
     """Drives the model: one event a step, however many sequences are in it."""
 
-    def __init__(self, agenda: Agenda, *, profile: Profile, time_factor: float) -> None:
+    def __init__(self, agenda: Agenda, *, profile: Profile, time_factor: float, queue_limit: int) -> None:
         super().__init__(agenda)
-        self._model = EngineModel(profile, time_factor=time_factor)
+        self._model = EngineModel(profile, time_factor=time_factor, queue_limit=queue_limit)
         self._jobs: dict[Sequence, Job] = {}
         self._stepping = False
 

@@ -1,0 +1,1 @@
+"""What would happen to a fleet under a trace, if: `dlbctl simulate fleet`."""

@@ -1,0 +1,66 @@
+"""Roots' configuration files as a fleet to simulate. What they do not say of servers and distances, the user does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dlbctl.core.errors import UsageError
+from dlbctl.router.config import RootFile, load
+from dlbctl.router.sections import CellSection
+from dlbctl.sim.plan import CellPlan
+from dlbctl.sim.whatif.fleet import DEFAULT_PROFILE, CellSize, Delays, Fleet, Told, engines, require, weights_of
+from dlbctl.sim.whatif.routing import cell_plan, endpoint_of, world_plan
+
+
+def fleet_of_root_files(paths: Sequence[Path], told: Told) -> Fleet:
+    """The fleet of these roots; how it is routed is as the first file says. ConfigError, UsageError."""
+    roots = [load(path, RootFile, {}) for path in paths]
+    endpoint = endpoint_of(roots[0], told.endpoint)
+    sections = {cell.name: cell for root in reversed(roots) for cell in root.cell}
+    sections = {cell.name: sections[cell.name] for root in roots for cell in root.cell}
+    _check_cells(told, sections.values())
+    cells = tuple(_cell(section, endpoint.name, roots[0], told) for section in sections.values())
+    sources = [root.root.cell for root in roots]
+    delays = Delays(told, sources, sections)
+    plan = world_plan(roots[0], endpoint, cells, delays.one_way_s, sources)
+    assumed = [*_servers_assumed(told), *delays.assumed]
+    if len(roots) > 1:
+        assumed.append(f"all roots route as {paths[0]} says")
+        assumed += [] if told.weights else ["every root has as many clients (--weight)"]
+    if any(cell.leaves for cell in sections.values()):
+        assumed.append("leaves have the time limits, retries and health checks of the root, and a queue of its size")
+    return Fleet(plan, weights_of(sources, told, {}), tuple(assumed))
+
+
+def _servers_assumed(told: Told) -> list[str]:
+    profile = told.profile or f"{DEFAULT_PROFILE} (--profile)"
+    speed = f"{told.time_factor:g} times as fast" if told.time_factor else "as fast as life (--time-factor)"
+    return [f"servers are engines of the profile {profile}, {speed}"]
+
+
+def _check_cells(told: Told, sections: Sequence[CellSection]) -> None:
+    for name in told.cells:
+        require(name, [section.name for section in sections], "--cell", "cell")
+
+
+def _cell(section: CellSection, endpoint: str, root: RootFile, told: Told) -> CellPlan:
+    if not section.server:
+        size = told.cells.get(section.name)
+        if size is None:
+            raise UsageError(
+                f"cell {section.name}: its servers are in the files of its leaves",
+                hint=f"--cell {section.name}=N says how many it has",
+            )
+        return cell_plan(section.name, engines(size, told), (), root.queue, section.capacity_rps)
+    serving = [server for server in section.server if not server.endpoints or endpoint in server.endpoints]
+    if not serving:
+        raise UsageError(f"cell {section.name}: none of its servers serves {endpoint!r}")
+    size = told.cells.get(section.name, CellSize(len(serving)))
+    if size.servers != len(serving):
+        raise UsageError(
+            f"--cell {section.name}={size.servers}: the file lists {len(serving)} servers",
+            hint=f"--servers {section.name}={size.servers} asks what would be if it had as many",
+        )
+    servers = engines(size, told, weights=[server.weight for server in serving])
+    return cell_plan(section.name, servers, serving, root.queue, section.capacity_rps)

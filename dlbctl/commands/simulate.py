@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from dlbctl.commands import simulate_baseline, simulate_fluid
+from dlbctl.commands import simulate_baseline, simulate_fleet, simulate_fluid
 
 app = typer.Typer(help="Simulate routing: fluid limits, baselines and fleets, in virtual time.", no_args_is_help=True)
 
 app.command("fluid")(simulate_fluid.fluid)
 app.command("baseline")(simulate_baseline.baseline)
+app.command("fleet")(simulate_fleet.fleet)

@@ -7,22 +7,17 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, TextIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dlbctl.commands.output import note, show, show_json
-from dlbctl.core.errors import DlbctlError, UsageError
+from dlbctl.commands.simulation import InterruptedSimulationError, bar, writable
+from dlbctl.core.errors import UsageError
 
 if TYPE_CHECKING:
     from dlbctl.sim.baseline import Report, Step
     from dlbctl.sim.scenario import Disturbance, Recipe
-
-
-class InterruptedSimulationError(DlbctlError):
-    """The user ended it; 130 is what a shell reports for SIGINT."""
-
-    exit_code: ClassVar[int] = 130
 
 
 _Scenarios = Annotated[int, typer.Option(min=1, help="Random networks of cells; the paper has 10.")]
@@ -93,8 +88,7 @@ def baseline(
     )
     jobs = jobs or os.cpu_count() or 1
     with contextlib.ExitStack() as open_until_the_end:
-        # Before the hours it takes: a path that cannot be written is told now.
-        csv_file = open_until_the_end.enter_context(_writable(csv)) if csv else None
+        csv_file = open_until_the_end.enter_context(writable(csv)) if csv else None
         with _progress(jobs) as watch:
             report = compare(experiment, jobs=jobs, watch=watch)
         if csv_file:
@@ -138,19 +132,10 @@ def _numbers(option: str, texts: list[str] | None, default: float) -> list[float
 
 
 @contextlib.contextmanager
-def _writable(path: Path) -> Iterator[TextIO]:
-    try:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            yield file
-    except OSError as error:
-        raise DlbctlError(f"--csv {path}: {error.strerror or error}") from error
-
-
-@contextlib.contextmanager
 def _progress(jobs: int) -> Iterator[Callable[[Step], None]]:
     if sys.stderr.isatty():
-        with _bar() as watch:
-            yield watch
+        with bar() as tell:
+            yield lambda step: tell(step.requests, step.requests_asked, f"{step.tasks}/{step.tasks_asked} runs")
     else:
         yield lambda step: None if step.tasks else note(_announced(step, jobs))
 
@@ -159,22 +144,6 @@ def _announced(step: Step, jobs: int) -> str:
     return (
         f"{step.tasks_asked} runs of {step.requests_asked:.3g} requests in all, {min(jobs, step.tasks_asked)} at a time"
     )
-
-
-@contextlib.contextmanager
-def _bar() -> Iterator[Callable[[Step], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), TextColumn("left:"))
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-
-        def watch(step: Step) -> None:
-            words = f"{step.tasks}/{step.tasks_asked} runs"
-            bar.update(task, completed=step.requests, total=step.requests_asked, description=words)
-
-        yield watch
 
 
 def _print(report: Report, *, as_json: bool) -> None:

@@ -18,6 +18,10 @@ class Change(Protocol):
     """Something that is otherwise. at_s: from when on; None: from the beginning."""
 
     @property
+    def cell(self) -> str:
+        """Where."""
+
+    @property
     def at_s(self) -> float | None:
         """When."""
 
@@ -141,10 +145,8 @@ class Add:
     def planned(self, plan: WorldPlan) -> WorldPlan:
         """With it."""
         like = plan.cells[0]
-        if self.size.profile:
-            servers = engines(self.size, self.told)
-        else:
-            servers = _sized(like.servers, self.size.servers)
+        size, told = self.size, self.told
+        servers = engines(size, told) if size.profile else _sized(like.servers, size.servers)
         cell = replace(like, name=self.cell, servers=servers, curve=None)
         return replace(plan, cells=(*plan.cells, cell), one_way_s={**plan.one_way_s, **self._delays(plan).one_way_s})
 
@@ -153,7 +155,7 @@ class Add:
         like = [] if self.size.profile else [f"servers of {self.cell} are like those of {plan.cells[0].name}"]
         return [*like, *self._delays(plan).assumed]
 
-    def happen(self, world: World) -> None:
+    def happen(self, world: World) -> None:  # noqa: ARG002 - as all of them
         """It never comes later."""
         raise AssertionError("a cell is added from the beginning")
 
@@ -181,7 +183,7 @@ class WhatIf:
         return [change for change in self.changes if change.at_s is not None]
 
     def applied_to(self, fleet: Fleet) -> Fleet:
-        """The fleet with what is otherwise from the beginning on. UsageError where it cannot be."""
+        """The fleet with what is otherwise from the beginning on. UsageError where that cannot be."""
         plan, assumed = fleet.plan, list(fleet.assumed)
         for change in self.changes:
             change.check(plan)

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from dlbctl.core import toml
+import tomli
+
 from dlbctl.core.errors import UsageError
 from dlbctl.engine.profile import load_profile
 from dlbctl.fleet.generated import Tables, leaf_tables, root_tables
@@ -19,6 +20,14 @@ from dlbctl.sim.whatif.routing import cell_plan, endpoint_of, world_plan
 File = TypeVar("File", RootFile, LeafFile)
 
 _ADMIN = "unix:/nowhere"
+
+
+def is_fleet_file(path: Path) -> bool:
+    """Whether it looks like one; if it cannot be read, whoever reads it for good says why."""
+    try:
+        return "region" in tomli.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
 
 
 def fleet_of_fleet_file(path: Path, told: Told) -> Fleet:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dlbctl.core.errors import UsageError
@@ -39,9 +39,10 @@ def _servers_assumed(told: Told) -> list[str]:
     return [f"servers are engines of the profile {profile}, {speed}"]
 
 
-def _check_cells(told: Told, sections: Sequence[CellSection]) -> None:
+def _check_cells(told: Told, sections: Iterable[CellSection]) -> None:
+    names = [section.name for section in sections]
     for name in told.cells:
-        require(name, [section.name for section in sections], "--cell", "cell")
+        require(name, names, "--cell", "cell")
 
 
 def _cell(section: CellSection, endpoint: str, root: RootFile, told: Told) -> CellPlan:

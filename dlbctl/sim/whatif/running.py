@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from dlbctl.core.curve import Curve
 from dlbctl.core.errors import UsageError
 from dlbctl.core.snapshot import CellRow, CurveRow, EndpointRow
 from dlbctl.sim.plan import CellPlan, RatePlan, WorldPlan
 from dlbctl.sim.whatif.fleet import CellSize, Delays, Fleet, Told, engines, require, weights_of
+
+
+class Root(Struct):
+    """Which router it is: what of `/v1/info` matters here."""
+
+    role: str
+    cell: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ def read_traffic(path: Path, selection: Selection, *, speedup: float, max_output
 
 def _of_azure(path: Path) -> Trace:
     """Each row is a session of its own: the trace knows none."""
-    requests = of_azure_csv(path, lambda line: 0)
+    requests = of_azure_csv(path, lambda _: 0)
     rows = tuple(
         Row(line, one.at_s, one.prompt_tokens, one.output_tokens, (), str(line))
         for line, one in enumerate(requests, start=2)

@@ -6,6 +6,7 @@ import contextlib
 import math
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -90,6 +91,9 @@ _Add = Annotated[
 _WarmUp = Annotated[
     float, typer.Option(min=0, metavar="S", help="Leave the first requests out of the figures, until curves are known.")
 ]
+_Seed = Annotated[
+    int | None, typer.Option(min=0, help="Another seed is another run of chance. (default: that of the file, or 0)")
+]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 _Csv = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a line for each case.")]
 
@@ -118,6 +122,7 @@ def fleet(
     slow: _Slow = None,
     add: _Add = None,
     warm_up: _WarmUp = 0.0,
+    seed: _Seed = None,
     as_json: _Json = False,
     csv: _Csv = None,
 ) -> None:
@@ -149,6 +154,8 @@ def fleet(
         block_tokens=block_size,
     )
     found = _fleet(from_ or [], admin, told)
+    if seed is not None:
+        found = replace(found, plan=replace(found.plan, seed=seed))
     with contextlib.ExitStack() as open_until_the_end:
         csv_file = open_until_the_end.enter_context(writable(csv)) if csv else None
         with _progress() as watch:

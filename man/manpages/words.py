@@ -151,5 +151,13 @@ dlbctl simulate fluid network.toml --utilisation 0.9 --stepsize 0.001 \
         "See how three of them bear a burst, at two levels of load, and keep every run's figures:": r"""
 dlbctl simulate baseline --burst --utilisation 0.6,0.8 --csv runs.csv \
     --policies mnlb,flow/gradient,discrete/gradient""",
+        "Ask of the roots that run what would be if a cell were lost and demand rose by a third:": r"""
+dlbctl simulate fleet --trace trace.jsonl --lose eu-frankfurt --demand 1.33""",
+        "Compare policies on a fleet of `dlbctl up`, as it is and with a further cell:": r"""
+dlbctl simulate fleet --from fleet.toml --trace trace.jsonl --add us-west-2=4 \
+    --policy discrete/latency,discrete/gradient,flow/gradient""",
+        "Do so for a deployment that is known by its root.toml only:": r"""
+dlbctl simulate fleet --from root.toml --trace trace.jsonl --profile h100 \
+    --cell us-ashburn=16,eu-frankfurt=12,ap-seoul=8 --slow eu-frankfurt=3@60""",
     },
 }

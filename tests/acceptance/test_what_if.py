@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -21,7 +22,7 @@ from dlbctl.engine.sweep import poisson_times
 from dlbctl.replay.report import Summary
 
 from .commands import dlbctl
-from .fleet import fleet
+from .fleet import Fleet, fleet
 from .test_mooncake import BUSY_LAG_S, TRACE
 from .test_mooncake import FLEET as MOONCAKE_FLEET
 
@@ -63,14 +64,20 @@ def write_trace(path: Path) -> None:
             file.write(json.dumps(row) + "\n")
 
 
-def live_mean_s(text: str, policy: str, folder: Path, *words: object) -> float:
-    """Mean latency of a replay against a fleet of its own; once more where the machine was busy with other things."""
+def live_mean_s(
+    text: str, policy: str, folder: Path, *words: object, then: Callable[[Fleet], None] = lambda _: None
+) -> float:
+    """Mean latency of a replay against a fleet of its own; once more where the machine was busy with other things.
+
+    then: what to do with the fleet that is still up.
+    """
     for attempt in range(2):
         place = folder / f"{policy.replace('/', '-')}-{attempt}"
         place.mkdir()
         with fleet(f'policy = "{policy}"\n{text}', place) as up:
             code, out, err = up.run("replay", *words, "--json", "--quiet", within_s=180)
-        assert code == 0, err
+            assert code == 0, err
+            then(up)
         summary = msgspec.json.decode(out, type=Summary)
         if (summary.loop_lag_s.p99 or 0.0) <= BUSY_LAG_S:
             assert summary.e2e_s.mean is not None
@@ -106,7 +113,15 @@ def test_policies_are_in_the_order_that_was_foretold_and_as_fast(tmp_path: Path)
     write_trace(trace)
     simulated = simulated_s(FLEET, POLICIES, tmp_path, "--trace", trace)
     assert sorted(POLICIES, key=lambda policy: fmean(simulated[policy])) == list(POLICIES)
-    live_s = {policy: live_mean_s(FLEET, policy, tmp_path, trace) for policy in POLICIES}
+    of_running: list[float] = []
+
+    def ask_it(up: Fleet) -> None:
+        code, out, err = up.run("simulate", "fleet", "--trace", trace, "--json")
+        assert code == 0, err
+        of_running.append(json.loads(out)["rows"][0]["figures"]["mean_s"])
+
+    live_s = {policy: live_mean_s(FLEET, policy, tmp_path, trace, then=ask_it) for policy in POLICIES}
+    print(of_running)
     for policy in POLICIES:
         assert_close(live_s[policy], simulated[policy], policy)
     assert sorted(POLICIES, key=live_s.__getitem__) == list(POLICIES)

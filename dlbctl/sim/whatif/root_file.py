@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dlbctl.core.errors import UsageError
+from dlbctl.fleet.regions import WITHIN_REGION_MS, one_way_ms
 from dlbctl.router.config import RootFile, load
 from dlbctl.router.sections import CellSection
 from dlbctl.sim.plan import CellPlan
@@ -22,15 +23,23 @@ def fleet_of_root_files(paths: Sequence[Path], told: Told) -> Fleet:
     _check_cells(told, sections.values())
     cells = tuple(_cell(section, endpoint.name, roots[0], told) for section in sections.values())
     sources = [root.root.cell for root in roots]
-    delays = Delays(told, sources, sections)
+    beside = _beside(roots)
+    delays = Delays(told, sources, sections, dict.fromkeys(beside, WITHIN_REGION_MS / 1e3))
     plan = world_plan(roots[0], endpoint, cells, delays.one_way_s, sources)
     assumed = [*_servers_assumed(told), *delays.assumed]
+    assumed += [f"{cell} is beside its root, {WITHIN_REGION_MS:g} ms away (--one-way)" for _, cell in beside]
     if len(roots) > 1:
         assumed.append(f"all roots route as {paths[0]} says")
         assumed += [] if told.weights else ["every root has as many clients (--weight)"]
     if any(cell.leaves for cell in sections.values()):
         assumed.append("leaves have the time limits, retries and health checks of the root, and a queue of its size")
     return Fleet(plan, weights_of(sources, told, {}), tuple(assumed))
+
+
+def _beside(roots: Sequence[RootFile]) -> list[tuple[str, str]]:
+    """Cells that a root serves itself, where their names do not say how far away they are: (root's cell, cell)."""
+    pairs = [(root.root.cell, cell.name) for root in roots for cell in root.cell if cell.server]
+    return [pair for pair in pairs if one_way_ms(*pair) is None and pair[0] != pair[1]]
 
 
 def _servers_assumed(told: Told) -> list[str]:

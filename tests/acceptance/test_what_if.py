@@ -2,8 +2,7 @@
 
 The fleet is worth 4.5 engines and one cell is half as fast; the trace asks for 63 % of that. Not in the simulation:
 HTTP and its parsing, the time that processes of a busy machine are late, and connections, which cost a round trip when
-more of them are needed than before. On an idle machine live means of this trace are 1 to 2 % above the simulated ones,
-and those of the real one, whose batches need many connections at once, 4 %.
+more of them are needed than before. Live means are 1 to 3 % above the simulated ones where chance does not hide it.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ engines = 1
 """
 # In the order that the simulation finds, each further beyond the one before than chance reaches.
 POLICIES = ("discrete/rif", "flow/rif", "weighted-random")
-RATE_RPS, DURATION_S = 20.0, 26.0
+RATE_RPS, DURATION_S = 20.0, 25.0
 SEEDS = range(4)
 # Random routing scatters by 10 % between seeds, live as well; what is far from chance has to be within 15 %.
 CLOSE, BEYOND_CHANCE = 0.15, 3.0
@@ -120,16 +119,19 @@ def test_policies_are_in_the_order_that_was_foretold_and_as_fast(tmp_path: Path)
         assert code == 0, err
         of_running.append(json.loads(out)["rows"][0]["figures"]["mean_s"])
 
-    live_s = {policy: live_mean_s(FLEET, policy, tmp_path, trace, then=ask_it) for policy in POLICIES}
-    print(of_running)
+    first, *others = POLICIES
+    live_s = {first: live_mean_s(FLEET, first, tmp_path, trace, then=ask_it)}
+    live_s |= {policy: live_mean_s(FLEET, policy, tmp_path, trace) for policy in others}
     for policy in POLICIES:
         assert_close(live_s[policy], simulated[policy], policy)
     assert sorted(POLICIES, key=live_s.__getitem__) == list(POLICIES)
+    print(f"{first}, of the curves of the running fleet: {of_running[-1]:.3f} s")
+    assert abs(of_running[-1] / live_s[first] - 1.0) <= CLOSE
 
 
 @pytest.mark.skipif(not TRACE.exists(), reason=f"{TRACE} is not there; DLBCTL_SHARED says where the traces are")
 def test_real_traffic_in_batches_with_shared_prefixes_takes_as_long(tmp_path: Path) -> None:
-    options = ("--max-input", 24_000, "--max-output", 64, "--speedup", 5.5, "--limit", 300)
+    options = ("--max-input", 24_000, "--max-output", 64, "--speedup", 5.5, "--limit", 250)
     policy = "discrete/rif"
     simulated = simulated_s(MOONCAKE_FLEET, (policy,), tmp_path, "--trace", TRACE, *options)
     assert_close(live_mean_s(MOONCAKE_FLEET, policy, tmp_path, TRACE, *options), simulated[policy], policy)

@@ -66,6 +66,16 @@ def test_a_run_is_counted_by_status_reason_and_cell() -> None:
     assert figures.cell_shares == {"a": pytest.approx(1 / 3), "b": pytest.approx(2 / 3)}
 
 
+def test_an_answer_that_was_cut_is_an_error_and_first_bytes_are_those_of_what_went_well() -> None:
+    measurement = Measurement(["a"], from_s=0.0, until_s=10.0)
+    measurement.ended(3.0, 0, 0, "", 1.0, 2.0, 0.4, 200, "")
+    measurement.ended(5.0, 0, 0, "", 1.0, 4.0, 0.9, 200, "upstream_closed")
+    figures = measurement.figures()
+    assert (figures.ok, figures.errors, figures.reasons) == (1, 1, {"upstream_closed": 1})
+    assert (figures.mean_s, figures.ttft_mean_s) == (2.0, 0.4)
+    assert figures.ttft_p99_s == pytest.approx(0.4, rel=RELATIVE_ERROR)
+
+
 def test_only_what_arrives_between_warm_up_and_end_is_measured() -> None:
     measurement = Measurement(["a"], from_s=5.0, until_s=10.0)
     for arrived_s in (4.99, 5.0, 9.99, 10.0):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,9 +64,9 @@ def told(**given: list[str]) -> Told:
     return parse_told(profile=None, time_factor=None, endpoint=None, **values)
 
 
-def what_if(demand: float = 1.0, said: Told | None = None, **given: Sequence[str]) -> WhatIf:
+def what_if(**given: Sequence[str]) -> WhatIf:
     options = {name: given.get(name) for name in ("lose", "slow", "servers", "add")}
-    return WhatIf(parse_changes(**options, told=said or Told()), demand)
+    return WhatIf(parse_changes(**options, told=Told()))
 
 
 def traffic(path: Path = SHORT, **selected: int) -> Traffic:
@@ -152,7 +153,7 @@ def test_a_running_cell_is_its_curve_or_the_engines_that_are_told() -> None:
 
 
 def test_all_changes_are_one_question_beside_the_fleet_as_it_is(fleet: Fleet) -> None:
-    otherwise = what_if(1.3, slow=["us-ashburn=2"], servers=["eu-frankfurt=1"])
+    otherwise = replace(what_if(slow=["us-ashburn=2"], servers=["eu-frankfurt=1"]), demand=1.3)
     cases = cases_of(fleet, ["discrete/rif", "discrete/latency"], otherwise)
     assert [(case.policy, case.name) for case in cases] == [
         ("discrete/rif", "as it is"),
@@ -174,12 +175,12 @@ def test_a_slower_cell_gets_less_and_a_further_one_takes_its_share(fleet: Fleet)
 
 
 def test_more_demand_is_the_same_requests_in_less_time(fleet: Fleet) -> None:
-    before, after = rows(fleet, what_if(2.0))
+    before, after = rows(fleet, WhatIf(demand=2.0))
     assert after.figures.requests == before.figures.requests == 60
     assert after.load == pytest.approx(2 * before.load)
     assert after.figures.mean_s is not None
     assert after.over_first == pytest.approx(after.figures.mean_s / (before.figures.mean_s or 0.0))
-    assert after.over_first > 1.0
+    assert (after.over_first or 0.0) > 1.0
 
 
 def test_a_cell_lost_on_the_way_costs_what_was_there_and_no_more(fleet: Fleet) -> None:
@@ -190,6 +191,16 @@ def test_a_cell_lost_on_the_way_costs_what_was_there_and_no_more(fleet: Fleet) -
     assert 0 < lost.figures.errors < 15
     assert set(lost.figures.reasons) == {"upstream_closed"}
     assert lost.cells[1].share < rows(fleet, WhatIf())[0].cells[1].share
+
+
+def test_limits_and_queues_of_the_files_hold(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text(FLEET.replace("seed = 7", "seed = 7\nmax_in_flight = 1"))
+    at_the_root = rows(fleet_of_fleet_file(path, Told()), WhatIf())[0].figures
+    path.write_text(FLEET.replace("slots = 8", "slots = 1").replace("max_wait_s = 1.5", "max_wait_s = 0.001"))
+    at_a_leaf = rows(fleet_of_fleet_file(path, Told()), what_if(lose=["eu-frankfurt"]))[1].figures
+    assert set(at_the_root.reasons) == {"endpoint_full"}
+    assert set(at_a_leaf.reasons) == {"queue_timeout"}
 
 
 def test_a_timed_change_is_nothing_before_its_time(fleet: Fleet) -> None:

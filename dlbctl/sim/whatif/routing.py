@@ -45,6 +45,7 @@ def world_plan(
     leaf_policy: str = "",
 ) -> WorldPlan:
     """The world that a root's file makes of cells."""
+    # There is one endpoint only: what bounds all of them bounds it.
     most = [limit for limit in (endpoint.limits.max_in_flight, root.root.max_in_flight) if limit]
     return WorldPlan(
         cells=cells,

@@ -2,7 +2,7 @@
 
 The fleet is worth 4.5 engines and one cell is half as fast; the trace asks for 63 % of that. Not in the simulation:
 HTTP and its parsing, the time that processes of a busy machine are late, and connections, which cost a round trip when
-more of them are needed than before. Live means are 1 to 3 % above the simulated ones where chance does not hide it.
+more of them are needed than before. Simulated means of three runs were 3 % below to 1.4 % above the live ones, random routing apart.
 """
 
 from __future__ import annotations

@@ -44,7 +44,8 @@ test-compiled: build
 	  -o pythonpath="build/compiled . tests/bench man" -n 2 -m 'not slow and not real' "$(CURDIR)/tests"
 
 test-slow: $(VENV)/.real
-	$(BIN)/pytest -m 'slow or real' --timeout 300
+	$(BIN)/pytest -n 2 -m slow --timeout 300 tests/sim
+	$(BIN)/pytest -m 'slow or real' --timeout 300 --ignore tests/sim
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -10,7 +10,7 @@ import pytest
 from dlbctl.core.curve import Curve
 from dlbctl.core.events import Event
 from dlbctl.core.offline import VERSION, Action, Entry, Header, outcome, replay
-from dlbctl.core.settings import HealthSettings, TierSettings, Timeouts
+from dlbctl.core.settings import HealthSettings, RetrySettings, TierSettings, Timeouts
 from dlbctl.core.tier import Tier
 from dlbctl.router.eventlog import RecordedTier
 from dlbctl.sim.arrivals import poisson
@@ -53,7 +53,7 @@ def plan(policy: str, *, told: bool) -> WorldPlan:
         probe_interval_s=0.05,
         probe_loss=0.1,
         leaves_per_cell=2,
-        attempts=2,
+        retries=RetrySettings(attempts=2),
         timeouts=Timeouts(first_byte_s=2.0),
         health=HealthSettings(failures=3, eject_s=2.0),
     )

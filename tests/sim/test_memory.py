@@ -6,7 +6,7 @@ import gc
 import sys
 from random import Random
 
-from dlbctl.core.settings import HealthSettings, Timeouts
+from dlbctl.core.settings import HealthSettings, RetrySettings, Timeouts
 from dlbctl.sim.arrivals import poisson
 from dlbctl.sim.plan import CellPlan, DisaggregatedPlan, MultiPlan, RatePlan, WorldPlan
 from dlbctl.sim.world import World
@@ -60,7 +60,7 @@ def test_memory_is_flat_in_simulated_time() -> None:
         probe_interval_s=0.2,
         probe_loss=0.1,
         leaves_per_cell=2,
-        attempts=2,
+        retries=RetrySettings(attempts=2),
         timeouts=Timeouts(first_byte_s=1.0),
         health=HealthSettings(failures=3, eject_s=2.0),
     )

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dlbctl.core.curve import Curve
-from dlbctl.core.settings import HealthSettings, Timeouts
+from dlbctl.core.settings import HealthSettings, RetrySettings, Timeouts
 from dlbctl.engine.profile import load_profile
 from dlbctl.sim.arrivals import Request, batched, poisson
 from dlbctl.sim.plan import BatchingPlan, CellPlan, DisaggregatedPlan, MultiPlan, RatePlan, ServerPlan, WorldPlan
@@ -78,7 +78,7 @@ def lives(draw: st.DrawFn) -> Life:
         probe_loss=draw(st.sampled_from([0.0, 0.0, 0.3, 0.9])),
         roots_per_source=draw(st.integers(1, 2)),
         leaves_per_cell=draw(st.integers(1, 2)),
-        attempts=draw(st.integers(1, 3)),
+        retries=RetrySettings(attempts=draw(st.integers(1, 3))),
         timeouts=Timeouts(first_byte_s=draw(st.sampled_from([0.0, 0.5, 2.0, 600.0]))),
         health=HealthSettings(failures=2, eject_s=1.0, slow_start_s=2.0, interval_s=1.0),
         seed=draw(st.integers(0, 9)),

@@ -18,6 +18,7 @@ import pytest
 
 from dlbctl.core.curve import Curve
 from dlbctl.core.errors import UsageError
+from dlbctl.core.settings import RetrySettings
 from dlbctl.engine.model import EngineModel
 from dlbctl.engine.profile import load_profile
 from dlbctl.engine.sweep import Arrival, drive, prefix_hashes
@@ -216,7 +217,7 @@ def test_the_engine_refuses_what_is_too_long_for_it() -> None:
     profile = load_profile("laptop")
     most = profile.max_model_tokens
     notes = lived(
-        one_cell(BatchingPlan(profile), tau_s=0.1, attempts=3),
+        one_cell(BatchingPlan(profile), tau_s=0.1, retries=RetrySettings(attempts=3)),
         [Request(1.0, 0, most - 9, 10), Request(2.0, 0, most - 10, 10)],
     )
     long, fitting = notes.by_arrival
@@ -229,7 +230,7 @@ def test_a_full_engine_declines_and_the_next_server_is_tried() -> None:
     """1,024 wait in an engine at most; the leaf of two asks the other one and then says 503."""
     profile = load_profile("laptop")
     count = 2 * (1024 + profile.max_num_seqs) + 40
-    plan = one_cell(BatchingPlan(profile, time_factor=10.0), count=2, attempts=2)
+    plan = one_cell(BatchingPlan(profile, time_factor=10.0), count=2, retries=RetrySettings(attempts=2))
     world, notes = watched(plan, [Request(1.0, 0, 10, 5) for _ in range(count)])
     world.finish(1e5)
     statuses = Counter(one.status for one in notes.seen)

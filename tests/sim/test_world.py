@@ -14,7 +14,7 @@ import pytest
 from dlbctl.core.curve import Curve
 from dlbctl.core.errors import ConfigError, UsageError
 from dlbctl.core.health import Standing
-from dlbctl.core.settings import HealthSettings, Timeouts
+from dlbctl.core.settings import HealthSettings, RetrySettings, Timeouts
 from dlbctl.core.target import Candidate
 from dlbctl.sim.arrivals import Request, poisson
 from dlbctl.sim.plan import (
@@ -136,7 +136,9 @@ def test_a_cell_that_is_gone_refuses_until_its_roots_hear_of_it() -> None:
     """Gone at 10: a request of 9.95 or 10.05 is there too late, and is tried elsewhere or fails; one of 10.15 not."""
     came_s = [9.95, 10.05, 10.15, 20.0, 30.0]
     for attempts in (1, 2):
-        world, notes = watched(two_cells(attempts=attempts), [Request(at_s, 0) for at_s in came_s])
+        world, notes = watched(
+            two_cells(retries=RetrySettings(attempts=attempts)), [Request(at_s, 0) for at_s in came_s]
+        )
         world.at(10.0, lambda world: world.lose(0))
         world.at(25.0, lambda world: world.restore(0))
         world.finish(100.0)
@@ -147,7 +149,7 @@ def test_a_cell_that_is_gone_refuses_until_its_roots_hear_of_it() -> None:
 
 def test_what_is_under_way_in_a_cell_that_goes_is_cut_off() -> None:
     """One had begun, the other waits for the worker: cut for the client, and 502."""
-    world, notes = watched(two_cells(SECOND, attempts=3), [Request(10.0, 0), Request(10.0, 0)])
+    world, notes = watched(two_cells(SECOND, retries=RetrySettings(attempts=3)), [Request(10.0, 0), Request(10.0, 0)])
     world.drain(1)
     world.at(10.5, lambda world: world.lose(0))
     world.finish(100.0)
@@ -169,7 +171,7 @@ def test_a_cell_comes_back_idle() -> None:
 
 def test_a_busy_cell_s_overflow_goes_to_another_cell() -> None:
     """One is served, one waits in the near cell's queue, and the third is told so and goes on."""
-    plan = with_cells(two_cells(SECOND, attempts=2), slots=1, queue_size=1, curve=None)
+    plan = with_cells(two_cells(SECOND, retries=RetrySettings(attempts=2)), slots=1, queue_size=1, curve=None)
     plan = replace(plan, policy="argmin/rif")
     world, notes = watched(plan, [Request(10.0, 0) for _ in range(3)])
     world.drain(1)
@@ -225,7 +227,7 @@ def test_a_first_byte_that_does_not_come_is_given_up() -> None:
 
 def test_what_comes_back_after_it_was_given_up_is_dropped() -> None:
     """Far away: the news of a cut at 11.9 and of a refusal at 26.7 come to a root that has given both up by then."""
-    plan = one_cell(SECOND, tau_s=1.5, attempts=3, timeouts=Timeouts(first_byte_s=1.2))
+    plan = one_cell(SECOND, tau_s=1.5, retries=RetrySettings(attempts=3), timeouts=Timeouts(first_byte_s=1.2))
     world, notes = watched(plan, [Request(10.0, 0), Request(10.0, 0), Request(25.2, 0)])
     world.at(11.9, lambda world: world.lose(0))
     world.at(15.0, lambda world: world.restore(0))
@@ -370,7 +372,6 @@ GOOD = two_cells()
         ({"probe_loss": 1.0}, "probe loss 1"),
         ({"roots_per_source": 0}, "roots_per_source 0"),
         ({"leaves_per_cell": 0}, "leaves_per_cell 0"),
-        ({"attempts": 0}, "attempts 0"),
         ({"policy": "discrete/magic"}, "magic"),
         ({"leaf_policy": "magic"}, "magic"),
         ({"timeouts": Timeouts(total_s=3.0)}, "total_s"),

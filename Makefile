@@ -37,14 +37,20 @@ test: $(VENV)/.dev
 build: $(VENV)/.dev
 	$(BIN)/python tests/bench/compiled.py
 
+# Tests of what is compiled; commands, engines, replays and fleets are not.
+COMPILED_TESTS := $(addprefix "$(CURDIR)"/tests/,core router cases sim test_compiled.py)
+
 # From that folder, so that `python -m dlbctl` in child processes finds what is there and not the sources.
 test-compiled: build
 	cd build/compiled && DLBCTL_TESTED=compiled PYTHONPATH="$(CURDIR)/build/compiled" \
 	  "$(CURDIR)/$(BIN)/pytest" -c "$(CURDIR)/pyproject.toml" --rootdir "$(CURDIR)" \
-	  -o pythonpath="build/compiled . tests/bench man" -n 2 -m 'not slow and not real' "$(CURDIR)/tests"
+	  -o pythonpath="build/compiled . tests/bench man" -n 2 -m 'not slow and not real' $(COMPILED_TESTS)
 
-test-slow: $(VENV)/.real
-	$(BIN)/pytest -n 2 -m slow --timeout 300 tests/sim
+# Simulations take half the time compiled.
+test-slow: $(VENV)/.real build
+	cd build/compiled && DLBCTL_TESTED=compiled PYTHONPATH="$(CURDIR)/build/compiled" \
+	  "$(CURDIR)/$(BIN)/pytest" -c "$(CURDIR)/pyproject.toml" --rootdir "$(CURDIR)" \
+	  -o pythonpath="build/compiled . tests/bench man" -n 2 -m slow --timeout 300 "$(CURDIR)/tests/sim"
 	$(BIN)/pytest -m 'slow or real' --timeout 300 --ignore tests/sim
 
 check: $(VENV)/.dev

@@ -1,4 +1,4 @@
-"""The delay table: complete, symmetric, and the sheet's figures in the right places."""
+"""The delay table: complete, symmetric, and some known figures in the right places."""
 
 from __future__ import annotations
 

@@ -134,9 +134,9 @@ def test_flow_has_the_latency_of_its_equilibrium(cost: str, busy: float, stepsiz
 
 # -- fits ----------------------------------------------------------------------------------------------------
 
-# The sheet's error of l by bins at 2,000 samples with a CV of .8; it goes with CV over the root of their number.
-SHEET_ERROR, SHEET_SAMPLES, SHEET_CV = 0.024, 2000.0, 0.8
-SHEET_LOG_GRADIENT = 0.29
+# The error of l that 24 bins were measured to leave at 2,000 samples with a CV of .8; it goes with CV over the root of their number.
+MEASURED_ERROR, MEASURED_SAMPLES, MEASURED_CV = 0.024, 2000.0, 0.8
+MEASURED_LOG_GRADIENT = 0.29
 LAW = CURVES["a"]
 K = 16.0
 RATE_RPS = 0.7 * K * LAW.capacity_per_server()
@@ -182,9 +182,9 @@ class Learned:
         return fmean(float(np.std(values) / np.mean(values)) for values in often)
 
     @property
-    def sheet_error(self) -> float:
-        """What the sheet has for so many samples that vary so much."""
-        return SHEET_ERROR * self.cv / SHEET_CV * sqrt(SHEET_SAMPLES / self.curve.samples)
+    def measured_error(self) -> float:
+        """What was measured for so many samples that vary so much."""
+        return MEASURED_ERROR * self.cv / MEASURED_CV * sqrt(MEASURED_SAMPLES / self.curve.samples)
 
 
 def learned(server: ServerPlan, rate_rps: float, seed: int) -> Learned:
@@ -225,30 +225,30 @@ def test_the_theory_of_sojourns_is_what_is_simulated() -> None:
     # Means of 300 to 800 nearly exponential times, 5 % each.
     assert fmean(ratios) == pytest.approx(1.0, abs=0.03)
     assert max(abs(ratio - 1.0) for ratio in ratios) < 0.2
-    assert cell.error(lambda n: truth_s[n]) < 2.0 * cell.sheet_error
+    assert cell.error(lambda n: truth_s[n]) < 2.0 * cell.measured_error
 
 
 @pytest.mark.slow
-def test_fits_of_a_known_cell_err_as_the_sheet_says() -> None:
+def test_fits_of_a_known_cell_err_as_it_was_measured_to() -> None:
     """Eight seeds. Latencies at one load have a CV of 1.0, 1,770 samples count: 3.2 %, and .36 in ln(1/mu')."""
     truth_s = mean_sojourns_s()
     cells = [learned(RatePlan(LAW, weight=K), RATE_RPS, seed) for seed in range(8)]
     assert fmean(cell.cv for cell in cells) == pytest.approx(1.0, abs=0.05)
     assert cells[0].curve.samples == pytest.approx(1770, rel=0.02)
-    sheet = fmean(cell.sheet_error for cell in cells)
+    measured = fmean(cell.measured_error for cell in cells)
     # A mean of eight, each of which varies by half of itself: 18 %.
-    assert sqrt(fmean(cell.error(lambda n: truth_s[n]) ** 2 for cell in cells)) < 1.2 * sheet
+    assert sqrt(fmean(cell.error(lambda n: truth_s[n]) ** 2 for cell in cells)) < 1.2 * measured
     mean_n = round(fmean(cells[0].found))
     slope = 2.0 / ((mean_n + 1) / truth_s[mean_n + 1] - (mean_n - 1) / truth_s[mean_n - 1])
     off = [log(cell.curve.gradient_s(mean_n / K) / slope) for cell in cells]
-    assert sqrt(fmean(value**2 for value in off)) < 1.4 * SHEET_LOG_GRADIENT * sheet / SHEET_ERROR
+    assert sqrt(fmean(value**2 for value in off)) < 1.4 * MEASURED_LOG_GRADIENT * measured / MEASURED_ERROR
 
 
 @pytest.mark.slow
 def test_fits_of_a_queue_with_a_corner_round_it() -> None:
     """M/M/k has l(n) = s up to k - 1 and s (n + 1) / k from there, which the form has but for the corner itself.
 
-    Four seeds, CV .8: the sheet's 2.5 %, and as much again for what is rounded off at the load that is most common.
+    Four seeds, CV .8: 2.5 % as measured, and as much again for what is rounded off at the load that is most common.
     """
     mean_s, workers = 0.05, 10
 

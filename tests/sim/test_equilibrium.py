@@ -146,7 +146,7 @@ def test_no_random_routing_beats_the_optimum() -> None:
 
 
 def test_the_optimums_value_is_the_mean_latency() -> None:
-    """p_j(z) = N_j for the gradient cost (algorithm sheet, section 1)."""
+    """p_j(z) = N_j for the gradient cost (the convex program of which the optimum is the solution)."""
     network = scattered(6, cells=3)
     found = optimum(network)
     value = potential(network, GRADIENT, found.shares) / network.demand.sum()

@@ -134,7 +134,8 @@ def test_flow_has_the_latency_of_its_equilibrium(cost: str, busy: float, stepsiz
 
 # -- fits ----------------------------------------------------------------------------------------------------
 
-# The error of l that 24 bins were measured to leave at 2,000 samples with a CV of .8; it goes with CV over the root of their number.
+# The error of l that 24 bins were measured to leave at 2,000 samples with a CV of .8; it goes with CV over the root of
+# their number.
 MEASURED_ERROR, MEASURED_SAMPLES, MEASURED_CV = 0.024, 2000.0, 0.8
 MEASURED_LOG_GRADIENT = 0.29
 LAW = CURVES["a"]

@@ -37,7 +37,8 @@ def _heading(report: Report, case: Case) -> Text:
     if recipe.noise:
         words.append(f"curve noise {recipe.noise:g}")
     trials = len(case.trials) // len(experiment.contenders)
-    words.append(f"{trials} runs in {len({row.scenario for row in case.trials})} scenarios")
+    scenarios = len({row.scenario for row in case.trials})
+    words.append(f"{trials} runs in {scenarios} scenario{'' if scenarios == 1 else 's'}")
     return Text(", ".join(words), "bold")
 
 

@@ -9,6 +9,7 @@ from dlbctl.core.decay import Average
 from dlbctl.core.health import Standing
 from dlbctl.core.mechanism import Mechanism
 from dlbctl.core.policy import Cost, Policy
+from dlbctl.core.prefill import PrefillRate
 from dlbctl.core.sources import ArrivalRates
 
 if TYPE_CHECKING:
@@ -27,8 +28,12 @@ DECODE_S_PER_TOKEN = 90 * PREFILL_S_PER_TOKEN
 
 # English text is near four bytes a token; the ratio is learned from the engine's own counts.
 FIRST_TOKENS_PER_BYTE = 0.25
+FIRST_PROMPT_TOKENS = 512.0
 FIRST_OUTPUT_TOKENS = 128.0
 LEARNING_WEIGHT = 0.05
+
+# An answer that begins later in its time than this came in one piece, and does not tell when its first token was there.
+STREAMED_SHARE = 0.9
 
 # With fewer requests ending than this nobody can say when there will be room.
 RATE_KNOWN_PER_S = 0.05
@@ -66,6 +71,8 @@ class Endpoint:
         self.refused = 0
         self.tokens_per_byte = Average(FIRST_TOKENS_PER_BYTE, LEARNING_WEIGHT)
         self.output_tokens = Average(FIRST_OUTPUT_TOKENS, LEARNING_WEIGHT)
+        self.prompt_tokens = Average(FIRST_PROMPT_TOKENS, LEARNING_WEIGHT)
+        self.prefill = PrefillRate()
         self.received: dict[str, int] = {}
         self.arrivals = ArrivalRates()
         self._default_policy = default_policy
@@ -115,13 +122,15 @@ class Endpoint:
         """Work out who can be chosen and on which cost. Called when either may have changed, not per request."""
         for candidate in self.routable:
             candidate.counted = False
+            candidate.place = -1
         answering = [c for c in self.candidates.values() if c.answers]
         self.routable = [c for c in answering if c.target.health.standing is not Standing.OUT]
         self.panic = bool(answering) and not self.routable
         if self.panic:
             self.routable = answering
-        for candidate in self.routable:
+        for place, candidate in enumerate(self.routable):
             candidate.counted = not candidate.reports
+            candidate.place = place
         self.limited = any(
             c.target.settings.slots or c.target.health.standing is not Standing.IN for c in self.routable
         )
@@ -133,6 +142,7 @@ class Endpoint:
         self.cost = cost
         for candidate in self.routable:
             self.touch(candidate)
+        self.mechanism.among(self.routable)
 
     def touch(self, candidate: Candidate) -> None:
         """Something its cost depends on has changed; the cost is worked out when it is next looked at."""
@@ -143,12 +153,16 @@ class Endpoint:
     def refresh(self) -> None:
         """Bring loads and costs up to date: only those that were touched have changed."""
         cost = self.cost
-        for candidate in self._stale:
+        per_token = cost.per_token
+        stale = self._stale
+        for candidate in stale:
             candidate.stale = False
             candidate.measure()
             if candidate.weight > 0.0 and (not cost.fallback or cost.ready(candidate)):
                 candidate.cost = cost.of(candidate)
-        self._stale.clear()
+                candidate.per_token = 0.0 if per_token is None else per_token(candidate)
+        self.mechanism.changed(stale)
+        stale.clear()
 
     @property
     def full(self) -> bool:
@@ -177,7 +191,7 @@ class Endpoint:
             return candidates[0], "only-one"
         if self._stale:
             self.refresh()
-        index, rule = self.mechanism.choose(now_s, candidates, rng)
+        index, rule = self.mechanism.choose(now_s, candidates, exchange, rng)
         return candidates[index], rule
 
     def round(self, now_s: float) -> None:
@@ -205,11 +219,17 @@ class Endpoint:
             output_tokens = float(arrival.max_output_tokens)
         exchange.prompt_tokens = prompt_tokens
         exchange.output_tokens = output_tokens
+        exchange.extra_tokens = prompt_tokens - self.prompt_tokens.value
+        self.prompt_tokens.add(prompt_tokens)
         exchange.prefill_s = PREFILL_S_PER_TOKEN * prompt_tokens
         exchange.decode_s = DECODE_S_PER_TOKEN * output_tokens
 
-    def learn(self, arrival: Arrival, usage: Usage) -> None:
-        """Take the engine's own token counts as samples; where a root has estimated, it learns, not this tier."""
+    def learn(self, now_s: float, exchange: Exchange, usage: Usage) -> None:
+        """Take the engine's own token counts as samples; where a root has estimated, it learns sizes, not this tier."""
+        arrival = exchange.arrival
+        ttft_s = exchange.first_byte_s - exchange.arrived_s
+        if usage.prompt_tokens > 0 and ttft_s < STREAMED_SHARE * (now_s - exchange.arrived_s):
+            self.prefill.add(now_s, usage.prompt_tokens - usage.cached_tokens, exchange.load_at_arrival, ttft_s)
         if arrival.root:
             return
         if usage.prompt_tokens > 0 and arrival.prompt_bytes > 0:

@@ -60,7 +60,7 @@ class Arrival(Struct):
     max_output_tokens: the request's own cap (or the root's expectation), 0 for none.
     root: boot id of the root it came through, and source: the cell that root stands in. priority: the more, the sooner
     it leaves a queue. patience_s: how long its client will wait for it to begin, 0 for ever. replayable: it can be sent
-    twice.
+    twice. session: a hash of the session that its client has named, 0 for none.
     """
 
     id: str
@@ -73,6 +73,7 @@ class Arrival(Struct):
     patience_s: float = 0.0
     replayable: bool = True
     source: str = ""
+    session: int = 0
 
 
 class Usage(Struct):
@@ -89,7 +90,7 @@ class EndpointState(Struct, omit_defaults=True):
     rif: requests in flight on the servers of this endpoint. k: sum of the weights of its routable servers.
     queued_s: waiting work per unit of weight. errors, requests: decayed counts. received: requests received
     so far, by boot id of the root. arrivals: requests per second of late, by the cell of the root they came through.
-    curve: only when its version is new to the listener.
+    curve: only when its version is new to the listener. prefill_s_per_token: what was learned of reading prompts, or 0.
     """
 
     rif: int = 0
@@ -101,6 +102,7 @@ class EndpointState(Struct, omit_defaults=True):
     arrivals: dict[str, float] = {}
     curve_version: int = 0
     curve: Curve | None = None
+    prefill_s_per_token: float = 0.0
 
 
 class State(Struct, omit_defaults=True):

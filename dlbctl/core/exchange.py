@@ -41,7 +41,8 @@ class Exchange:
 
     number: the tier's own, for logs. deadline_s: when its client stops waiting for it to begin. queued_s: when it
     began to wait for room. retrying: this attempt is charged to the endpoint's budget of retries.
-    load_at_arrival: requests per server in the cell when it came.
+    extra_tokens: prompt tokens beyond the endpoint's usual. load_at_arrival: requests per server in the cell when it
+    came. first_byte_s: when its answer began.
     prefill_s, decode_s: the work charged to the server, in seconds of one standard server.
     """
 
@@ -56,8 +57,10 @@ class Exchange:
     deadline_s = NEVER
     queued_s = 0.0
     prompt_tokens = 0.0
+    extra_tokens = 0.0
     output_tokens = 0.0
     load_at_arrival = 0.0
+    first_byte_s = NEVER
     prefill_s = 0.0
     decode_s = 0.0
 
@@ -70,6 +73,11 @@ class Exchange:
     def __repr__(self) -> str:
         where = self.candidate.target.name if self.candidate else "nowhere"
         return f"<Exchange {self.number} {self.endpoint.name} at {where}, {self.phase.name.lower()}>"
+
+    @property
+    def session(self) -> int:
+        """A hash of the session that its client has named, 0 for none."""
+        return self.arrival.session
 
     def move(self, phase: Phase) -> None:
         """Enter a phase; an illegal move is a bug and raises."""

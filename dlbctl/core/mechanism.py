@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
-    from dlbctl.core.policy import CellView, View
+    from dlbctl.core.policy import CellView, Demand, View
     from dlbctl.core.programs import Program, Solution
     from dlbctl.core.settings import EndpointSettings
 
@@ -18,26 +18,37 @@ ROUND_S: Final = 0.01
 class Mechanism:
     """The base of each file's class `Mechanism`; an endpoint has one instance, for as long as it has the policy.
 
-    TAKES_COST: whether its policies name a cost; without one they have the mechanism's name alone. CORRECTED: whether
-    the loads it sees count what is on its way to a cell and not yet in what that reported. ROUNDS: whether it is told
-    every ROUND_S how things stand.
+    COST: None where its policies name one (`discrete/latency`); otherwise they have the mechanism's name alone, and
+    this is the cost that it always goes by, empty for one that looks at none. CORRECTED: whether the loads it sees
+    count what is on its way to a cell and not yet in what that reported. ROUNDS: whether it is told every ROUND_S how
+    things stand. OBSERVES: whether it is told how long each request took.
 
     Candidates come and go, so whatever is remembered of one goes by its name, which no two of an endpoint share.
     """
 
-    TAKES_COST: ClassVar[bool] = True
+    COST: ClassVar[str | None] = None
     CORRECTED: ClassVar[bool] = True
     ROUNDS: ClassVar[bool] = False
+    OBSERVES: ClassVar[bool] = False
 
     def configure(self, settings: EndpointSettings) -> None:
         """Take over the endpoint's settings: before anything else, and when they change."""
 
-    def choose(self, now_s: float, candidates: Sequence[View], rng: random.Random) -> tuple[int, str]:
+    def choose(self, now_s: float, candidates: Sequence[View], request: Demand, rng: random.Random) -> tuple[int, str]:
         """Index of the chosen candidate (at least two are given) and the rule that decided.
 
         They may be fewer than a round is told of: those with room, or that the request has not tried.
         """
         raise NotImplementedError
+
+    def among(self, candidates: Sequence[View]) -> None:
+        """These are all that are routable, from now on; their costs are not known yet."""
+
+    def changed(self, candidates: Sequence[View]) -> None:
+        """The costs of these are others than before; told before a choice. `place` says where they stand in `among`."""
+
+    def observed(self, now_s: float, candidate: View, latency_s: float) -> None:
+        """A request sent there by this router has ended well, so long after it came."""
 
     def round(self, now_s: float, candidates: Sequence[View]) -> None:
         """Learn from all candidates that are routable (perhaps none) and their costs as they are now.

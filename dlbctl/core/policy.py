@@ -1,6 +1,6 @@
 """A policy: a mechanism (how to choose) and a cost (how loaded a target is), written `discrete/latency`.
 
-A mechanism that looks at no cost is a policy by itself: `weighted-random`.
+A mechanism that looks at no cost, or has its own, is a policy by itself: `weighted-random`.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ class View(Protocol):
         """The latency curve the target's leaves have learned, if they have one."""
 
     @property
+    def prefill_s_per_token(self) -> float:
+        """How long a prompt token takes to be read there, as its leaves have learned; 0 where that is not known."""
+
+    @property
     def work_s(self) -> float:
         """Waiting work sent to the target and not yet answered."""
 
@@ -48,8 +52,32 @@ class View(Protocol):
         """k: servers in the cell as it last reported (root); what the server counts for, less as it starts (leaf)."""
 
     @property
+    def in_flight(self) -> int:
+        """This router's own requests there."""
+
+    @property
     def cost(self) -> float:
-        """The candidate's cost under the policy in force."""
+        """The candidate's cost under the policy in force, of a request of usual size."""
+
+    @property
+    def per_token(self) -> float:
+        """What a prompt token more than usual adds to the cost; 0 with costs that are the same for all requests."""
+
+    @property
+    def place(self) -> int:
+        """Where it stands among all that are routable; what it is otherwise says nothing."""
+
+
+class Demand(Protocol):
+    """What a mechanism may read of the request that it chooses for."""
+
+    @property
+    def session(self) -> int:
+        """A hash of the client's session; 0 where it has told none."""
+
+    @property
+    def extra_tokens(self) -> float:
+        """How many prompt tokens more than usual it has."""
 
 
 class CellView(View, Protocol):
@@ -69,29 +97,33 @@ class CellView(View, Protocol):
 
 
 class Cost(NamedTuple):
-    """A registered cost. `ready` says whether it can be told for a candidate; if not, `fallback` is used."""
+    """A registered cost. `ready` says whether it can be told for a candidate; if not, `fallback` is used.
+
+    per_token: what each prompt token of a request adds at a candidate, of costs that know.
+    """
 
     name: str
     unit: str
     of: Callable[[View], float]
     ready: Callable[[View], bool]
     fallback: str
+    per_token: Callable[[View], float] | None = None
 
     @classmethod
     def load(cls, name: str, *, where: str = "policy") -> Cost:
         """Look a cost up by name."""
         module = COSTS.load(name, where=where)
-        return cls(name, module.UNIT, module.cost, module.ready, module.FALLBACK)
+        return cls(name, module.UNIT, module.cost, module.ready, module.FALLBACK, getattr(module, "per_token", None))
 
 
-# What stands in for a cost where the mechanism takes none.
+# What stands in for a cost where the mechanism looks at none.
 NO_COST: Final = Cost("", "", lambda _: 0.0, lambda _: True, "")
 
 
 def takes_cost(mechanism: str, *, where: str = "policy") -> bool:
     """Whether policies with this mechanism name a cost. ConfigError where there is no such mechanism."""
-    taken: bool = MECHANISMS.load(mechanism, where=where).Mechanism.TAKES_COST
-    return taken
+    own: str | None = MECHANISMS.load(mechanism, where=where).Mechanism.COST
+    return own is None
 
 
 class Policy(NamedTuple):
@@ -114,7 +146,7 @@ class Policy(NamedTuple):
             )
         if not takes_cost(mechanism, where=where):
             if slash:
-                raise ConfigError(f"{where}: {mechanism} looks at no cost", hint=f"write {mechanism} alone")
+                raise ConfigError(f"{where}: {mechanism} takes no cost", hint=f"write {mechanism} alone")
             return cls(mechanism, "")
         if not slash:
             raise ConfigError(
@@ -136,8 +168,9 @@ class Policy(NamedTuple):
         return mechanism
 
     def load_cost(self) -> Cost:
-        """The cost, or what stands in for one."""
-        return Cost.load(self.cost) if self.cost else NO_COST
+        """The cost, the mechanism's own where it has one, or what stands in for one."""
+        cost = self.cost or MECHANISMS.load(self.mechanism, where="policy").Mechanism.COST
+        return Cost.load(cost) if cost else NO_COST
 
 
 def _bare() -> list[str]:

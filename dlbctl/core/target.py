@@ -159,6 +159,7 @@ class Candidate:
     """One endpoint at one target: the reported state, what this tier has sent there, the cost of sending more.
 
     Satisfies `policy.View`. busy: times in a row that it said it is; busy_until_s: it is left alone until then.
+    place: among the endpoint's routable candidates, -1 outside of them.
     serving: the target's addresses behind which there is a server for it; of a cell, the leaves that report some.
     Counts are never reset while an exchange is open: a target that is removed and added again gets new candidates,
     and old exchanges give back to the old ones.
@@ -178,6 +179,9 @@ class Candidate:
         "load",
         "name",
         "on_the_way",
+        "per_token",
+        "place",
+        "prefill_s_per_token",
         "reported_s",
         "reports",
         "requests",
@@ -200,6 +204,9 @@ class Candidate:
         self.counted = False  # its target's requests are part of the endpoint's RIF
         self.load = 0.0
         self.cost = 0.0
+        self.per_token = 0.0
+        self.place = -1
+        self.prefill_s_per_token = 0.0
         self.tau_s = target.tau_s
         self.k = target.settings.weight
         self.serving = frozenset(target.addresses)
@@ -326,6 +333,8 @@ class Candidate:
         self.reported_s = now_s
         self.on_the_way.reported(now_s, address, state.received.get(root, 0), self.target.rtt_s.get(address, 0.0))
         self.tau_s = self.target.tau_s
+        if state.prefill_s_per_token > 0.0:
+            self.prefill_s_per_token = state.prefill_s_per_token
         known = self.curves.get(address)
         if state.curve is not None:
             self.curves[address] = state.curve

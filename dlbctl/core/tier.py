@@ -129,6 +129,7 @@ class Tier(Surroundings):
     def first_byte(self, now_s: float, exchange: Exchange, status: int) -> None:
         """The first byte of the answer's body is here: the prompt has been read."""
         exchange.move(Phase.STREAMING)
+        exchange.first_byte_s = now_s
         candidate = exchange.candidate
         assert candidate is not None
         candidate.prefilled(exchange)
@@ -141,8 +142,9 @@ class Tier(Surroundings):
         candidate = self._release(exchange)
         self._forget(exchange)
         candidate.requests.add(now_s)
+        endpoint = exchange.endpoint
         if usage is not None:
-            exchange.endpoint.learn(exchange.arrival, usage)
+            endpoint.learn(now_s, exchange, usage)
         if status in BUSY_STATUSES:
             candidate.errors.add(now_s)
             self._went_wrong(now_s, exchange, candidate, Failure.BUSY, 0.0)
@@ -152,7 +154,9 @@ class Tier(Surroundings):
         else:
             self._went_well(now_s, exchange, candidate)
         if status < 400:
-            estimator = self.estimators.get(exchange.endpoint.name)
+            if endpoint.mechanism.OBSERVES:
+                endpoint.mechanism.observed(now_s, candidate, now_s - exchange.arrived_s)
+            estimator = self.estimators.get(endpoint.name)
             if estimator is not None:
                 estimator.add(now_s, exchange.load_at_arrival, now_s - exchange.arrived_s - stalled_s)
 
@@ -339,6 +343,7 @@ class Tier(Surroundings):
             arrivals=endpoint.arrivals.read(now_s),
             curve_version=curve.version if curve else 0,
             curve=curve,
+            prefill_s_per_token=endpoint.prefill.told(now_s),
         )
 
     # -- where a request goes ------------------------------------------------------------------------------

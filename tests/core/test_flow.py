@@ -13,7 +13,7 @@ from dlbctl.core.mechanism import ROUND_S, Mechanism
 from dlbctl.core.mechanisms.flow import LONGEST_S
 from dlbctl.core.policy import Policy
 from dlbctl.core.settings import EndpointSettings, FlowSettings
-from tests.core.views import Seen
+from tests.core.views import ANY, Seen
 
 
 def flow(stepsize: float = 0.0) -> Mechanism:
@@ -116,7 +116,7 @@ def test_requests_are_drawn_by_share_also_from_some_of_the_candidates() -> None:
     mechanism, given, rng = flow(), cells(1.0, 1.0, 1.0, 1.0, k=(4.0, 3.0, 2.0, 1.0)), Random(3)
     mechanism.round(0.0, given)
     for some in (given, given[1:3], [given[3], given[0]]):
-        counts = Counter(some[mechanism.choose(0.0, some, rng)[0]].name for _ in range(4000))
+        counts = Counter(some[mechanism.choose(0.0, some, ANY, rng)[0]].name for _ in range(4000))
         for cell in some:
             share = cell.weight / sum(one.weight for one in some)
             assert abs(counts[cell.name] - 4000 * share) <= 5 * sqrt(4000 * share * (1 - share))
@@ -127,9 +127,9 @@ def test_one_that_has_no_share_is_not_drawn_unless_all_have_none() -> None:
     mechanism.round(0.0, given)
     mechanism.round(0.1, given)
     assert mechanism.shares(given) == [1.0, 0.0, 0.0]
-    assert {mechanism.choose(0.2, given, rng) for _ in range(200)} == {(0, "drawn")}
+    assert {mechanism.choose(0.2, given, ANY, rng) for _ in range(200)} == {(0, "drawn")}
     # The only one with a share is full, or was tried.
-    assert {mechanism.choose(0.2, given[1:], rng) for _ in range(200)} == {(0, "by-weight"), (1, "by-weight")}
+    assert {mechanism.choose(0.2, given[1:], ANY, rng) for _ in range(200)} == {(0, "by-weight"), (1, "by-weight")}
 
 
 def test_a_new_cell_enters_with_its_share_of_the_servers() -> None:

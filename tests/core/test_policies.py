@@ -15,7 +15,7 @@ from dlbctl.core.mechanism import ROUND_S, Mechanism
 from dlbctl.core.policy import COSTS, Cost, Policy
 from dlbctl.core.settings import EndpointSettings, TargetSettings, TierSettings
 from dlbctl.core.tier import Tier
-from tests.core.views import CURVE, POLICIES, Seen, views
+from tests.core.views import ANY, CURVE, POLICIES, Seen, views
 
 # Those that hold the costs of the moment against each other at each request.
 COMPARING = [f"{mechanism}/{cost}" for mechanism in ("argmin", "discrete", "power-of-d") for cost in COSTS.names()]
@@ -45,7 +45,7 @@ def test_chooses_one_of_the_given_and_says_why(policy: str, count: int) -> None:
     chosen = start(policy)
     rng = Random(1)
     for _ in range(50):
-        index, why = chosen.choose(0.0, random_views(policy, count, rng), rng)
+        index, why = chosen.choose(0.0, random_views(policy, count, rng), ANY, rng)
         assert 0 <= index < count
         assert why
 
@@ -55,7 +55,7 @@ def test_a_seed_decides_everything(policy: str) -> None:
     def run(seed: int) -> list[tuple[int, str]]:
         given, rng = random_views(policy, 6, Random(2)), Random(seed)
         started = start(policy)
-        return [started.choose(0.0, given, rng) for _ in range(100)]
+        return [started.choose(0.0, given, ANY, rng) for _ in range(100)]
 
     assert run(7) == run(7)
 
@@ -66,7 +66,7 @@ def test_equal_targets_are_chosen_at_random(policy: str, alike: Seen) -> None:
     """Case 9. 3000 draws among 5, in both directions within five standard deviations: 1 chance in 10^5."""
     given, rng = views(policy, *[alike] * 5), Random(11)
     started = start(policy)
-    counts = Counter(started.choose(0.0, given, rng)[0] for _ in range(3000))
+    counts = Counter(started.choose(0.0, given, ANY, rng)[0] for _ in range(3000))
     allowed = 5 * sqrt(3000 * 0.2 * 0.8)
     assert all(abs(counts[index] - 600) <= allowed for index in range(5)), counts
 
@@ -75,7 +75,7 @@ def test_equal_targets_are_chosen_at_random(policy: str, alike: Seen) -> None:
 def test_the_dearest_of_two_is_never_chosen(policy: str) -> None:
     given, rng = views(policy, Seen(load=20.0, tau_s=0.1, work_s=9.0), Seen()), Random(3)
     started = start(policy)
-    assert {started.choose(0.0, given, rng)[0] for _ in range(50)} == {1}
+    assert {started.choose(0.0, given, ANY, rng)[0] for _ in range(50)} == {1}
 
 
 @pytest.mark.parametrize("policy", COMPARING)
@@ -127,7 +127,7 @@ def test_odd_fleets_are_chosen_from_and_shared_out_like_any_other(policy: str, f
     started, given, rng = start(policy), views(policy, *fleet), Random(4)
     for _ in range(2):  # before a round and after some
         assert_shares(started.shares(given), len(given))
-        assert len(given) == 1 or all(0 <= started.choose(0.2, given, rng)[0] < len(given) for _ in range(20))
+        assert len(given) == 1 or all(0 <= started.choose(0.2, given, ANY, rng)[0] < len(given) for _ in range(20))
         rounds(started, given)
 
 
@@ -147,7 +147,7 @@ def test_some_of_the_candidates_share_as_they_do_among_all(policy: str, seed: in
     rounds(started, given)
     shares = started.shares(given)
     some = rng.sample(range(6), 3)
-    counts = Counter(some[started.choose(0.2, [given[n] for n in some], rng)[0]] for _ in range(2000))
+    counts = Counter(some[started.choose(0.2, [given[n] for n in some], ANY, rng)[0]] for _ in range(2000))
     assert counts.keys() <= set(some)
     whole = sum((shares[n] for n in some), 0.0) if shares else 0.0
     if whole > 0.0:
@@ -195,7 +195,7 @@ def test_two_choices_balance_far_better_than_one() -> None:
     seen = [Seen() for _ in range(100)]
     at_random = [0] * 100
     for _ in range(10_000):
-        index, _ = chosen.choose(0.0, seen, rng)
+        index, _ = chosen.choose(0.0, seen, ANY, rng)
         seen[index].load += 1.0
         seen[index].cost = seen[index].load
         at_random[int(rng.random() * 100)] += 1
@@ -205,13 +205,13 @@ def test_two_choices_balance_far_better_than_one() -> None:
 
 def test_power_of_d_takes_the_cheaper_and_with_equal_costs_the_less_loaded() -> None:
     chosen, rng = start("power-of-d/work"), Random(1)
-    assert chosen.choose(0.0, [Seen(cost=2.0), Seen(cost=1.0, load=50.0)], rng) == (1, "cheaper-of-2")
-    assert chosen.choose(0.0, [Seen(cost=1.0, load=3.0), Seen(cost=1.0, load=2.0)], rng) == (1, "lower-load")
+    assert chosen.choose(0.0, [Seen(cost=2.0), Seen(cost=1.0, load=50.0)], ANY, rng) == (1, "cheaper-of-2")
+    assert chosen.choose(0.0, [Seen(cost=1.0, load=3.0), Seen(cost=1.0, load=2.0)], ANY, rng) == (1, "lower-load")
 
 
 def test_power_of_d_never_takes_the_dearest_of_many_and_tries_every_pair() -> None:
     chosen, rng = start("power-of-d/rif"), Random(1)
-    counts = Counter(chosen.choose(0.0, [Seen(cost=float(n)) for n in range(4)], rng)[0] for _ in range(6000))
+    counts = Counter(chosen.choose(0.0, [Seen(cost=float(n)) for n in range(4)], ANY, rng)[0] for _ in range(6000))
     # Of six pairs the least is in three, the next decides two, the next one.
     for index, share in enumerate((1 / 2, 1 / 3, 1 / 6, 0.0)):
         assert abs(counts[index] - 6000 * share) <= 5 * sqrt(6000 * share * (1 - share))
@@ -220,10 +220,10 @@ def test_power_of_d_never_takes_the_dearest_of_many_and_tries_every_pair() -> No
 def test_discrete_takes_what_is_within_one_percent_of_the_least_as_equal() -> None:
     chosen, rng = start("discrete/latency"), Random(1)
     near = [Seen(cost=1.0), Seen(cost=1.0099), Seen(cost=1.0101)]
-    assert {chosen.choose(0.0, near, rng) for _ in range(100)} == {(0, "tie"), (1, "tie")}
-    assert {chosen.choose(0.0, near[1:], rng)[1] for _ in range(10)} == {"tie"}
+    assert {chosen.choose(0.0, near, ANY, rng) for _ in range(100)} == {(0, "tie"), (1, "tie")}
+    assert {chosen.choose(0.0, near[1:], ANY, rng)[1] for _ in range(10)} == {"tie"}
     clear = [Seen(cost=1.02), Seen(cost=1.0)]
-    assert {chosen.choose(0.0, clear, rng) for _ in range(100)} == {(1, "least-cost")}
+    assert {chosen.choose(0.0, clear, ANY, rng) for _ in range(100)} == {(1, "least-cost")}
 
 
 def test_discrete_fills_unequal_cells_to_equal_latency() -> None:
@@ -231,7 +231,7 @@ def test_discrete_fills_unequal_cells_to_equal_latency() -> None:
     chosen, rng = start("discrete/latency"), Random(1)
     cells = views("discrete/latency", Seen(), Seen(tau_s=0.3), Seen(curve=CURVE.perturbed(1.5)))
     for _ in range(40):
-        index, _ = chosen.choose(0.0, cells, rng)
+        index, _ = chosen.choose(0.0, cells, ANY, rng)
         cells[index].load += 1.0
         cells = views("discrete/latency", *cells)
     costs = [cell.cost for cell in cells]
@@ -242,10 +242,10 @@ def test_discrete_fills_unequal_cells_to_equal_latency() -> None:
 
 def test_argmin_is_strict_and_breaks_only_exact_ties() -> None:
     chosen, rng = start("argmin/latency"), Random(1)
-    assert {chosen.choose(0.0, [Seen(cost=1.0 + 1e-12), Seen(cost=1.0)], rng) for _ in range(100)} == {
+    assert {chosen.choose(0.0, [Seen(cost=1.0 + 1e-12), Seen(cost=1.0)], ANY, rng) for _ in range(100)} == {
         (1, "least-cost")
     }
-    assert {chosen.choose(0.0, [Seen(cost=1.0), Seen(cost=2.0), Seen(cost=1.0)], rng) for _ in range(100)} == {
+    assert {chosen.choose(0.0, [Seen(cost=1.0), Seen(cost=2.0), Seen(cost=1.0)], ANY, rng) for _ in range(100)} == {
         (0, "tie"),
         (2, "tie"),
     }
@@ -255,7 +255,7 @@ def test_weighted_random_draws_by_the_servers_whatever_the_loads() -> None:
     """10 000 draws within five standard deviations: 1 chance in a million."""
     chosen, rng = start("weighted-random"), Random(5)
     given = [Seen(weight=6.0, load=50.0, cost=9.0), Seen(weight=3.0), Seen(weight=1.0), Seen(weight=0.0)]
-    counts = Counter(chosen.choose(0.0, given, rng)[0] for _ in range(10_000))
+    counts = Counter(chosen.choose(0.0, given, ANY, rng)[0] for _ in range(10_000))
     for index, share in enumerate((0.6, 0.3, 0.1, 0.0)):
         assert abs(counts[index] - 10_000 * share) <= 5 * sqrt(10_000 * share * (1 - share))
 

@@ -109,8 +109,8 @@ def test_half_of_a_policy_is_switched_and_the_other_kept(now: str, mechanism: st
     ("mechanism", "cost", "words"),
     [
         ("discrete", "", "needs a cost"),
-        ("", "rif", "looks at no cost"),
-        ("weighted-random", "rif", "looks at no cost"),
+        ("", "rif", "takes no cost"),
+        ("weighted-random", "rif", "takes no cost"),
         ("nope", "", "no mechanism 'nope'"),
     ],
 )

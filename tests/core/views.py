@@ -27,13 +27,34 @@ class Seen:
     weight: float = 1.0
     cost: float = 0.0
     name: str = ""
+    in_flight: int = 0
+    per_token: float = 0.0
+    place: int = -1
+    prefill_s_per_token: float = 0.0002
+
+
+@dataclass
+class Asked:
+    """A request as mechanisms see it."""
+
+    session: int = 0
+    extra_tokens: float = 0.0
+
+
+ANY = Asked()
 
 
 def views(policy: str, *candidates: Seen) -> list[Seen]:
     """With names of their own and their costs worked out, as the endpoint does before it asks a mechanism."""
-    of = Policy.parse(policy).load_cost()
-    assert all(of.ready(candidate) for candidate in candidates)
+    cost = Policy.parse(policy).load_cost()
+    assert all(cost.ready(candidate) for candidate in candidates)
     return [
-        replace(candidate, name=candidate.name or f"t{number}", cost=of.of(candidate) if candidate.weight else 0.0)
+        replace(
+            candidate,
+            name=candidate.name or f"t{number}",
+            place=number,
+            cost=cost.of(candidate) if candidate.weight else 0.0,
+            per_token=cost.per_token(candidate) if cost.per_token else 0.0,
+        )
         for number, candidate in enumerate(candidates)
     ]

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from dlbctl.core import mechanism
+from dlbctl.core.prices import prices
 
 if TYPE_CHECKING:
-    from dlbctl.core.policy import View
+    from dlbctl.core.policy import Demand, View
 
 
 class Mechanism(mechanism.Mechanism):
@@ -25,10 +26,11 @@ class Mechanism(mechanism.Mechanism):
         self,
         now_s: float,  # noqa: ARG002
         candidates: Sequence[View],
+        request: Demand,
         rng: random.Random,
     ) -> tuple[int, str]:
         """Index of a least-cost candidate and the rule: `least-cost`, or `tie` between equal ones."""
-        costs = [candidate.cost for candidate in candidates]
+        costs = prices(candidates, request)
         least = min(costs)
         ties = [index for index, cost in enumerate(costs) if cost == least]
         if len(ties) == 1:

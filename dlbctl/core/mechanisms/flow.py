@@ -17,7 +17,7 @@ from dlbctl.core.projection import onto_simplex
 from dlbctl.core.shares import drawn, proportional
 
 if TYPE_CHECKING:
-    from dlbctl.core.policy import View
+    from dlbctl.core.policy import Demand, View
     from dlbctl.core.settings import EndpointSettings
 
 NEVER: Final = float("inf")
@@ -52,6 +52,7 @@ class Mechanism(mechanism.Mechanism):
         self,
         now_s: float,  # noqa: ARG002
         candidates: Sequence[View],
+        request: Demand,  # noqa: ARG002
         rng: random.Random,
     ) -> tuple[int, str]:
         """Index of a candidate, drawn by share, and the rule: `drawn`, or `by-weight` where none has a share."""

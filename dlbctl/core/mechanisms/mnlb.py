@@ -16,7 +16,7 @@ from dlbctl.core.programs import NetworkLatencyProgram
 from dlbctl.core.shares import drawn, proportional
 
 if TYPE_CHECKING:
-    from dlbctl.core.policy import CellView, View
+    from dlbctl.core.policy import CellView, Demand, View
     from dlbctl.core.programs import Program, Solution
 
 PERIOD_S: Final = 10.0
@@ -26,7 +26,7 @@ RETRY_S: Final = 1.0  # while too little is known for a program
 class Mechanism(mechanism.Mechanism):
     """The shares of the last solution, by cell. Waits for at most one solution."""
 
-    TAKES_COST: ClassVar[bool] = False
+    COST: ClassVar[str | None] = ""
 
     def __init__(self) -> None:
         self._planned: dict[str, float] = {}
@@ -38,6 +38,7 @@ class Mechanism(mechanism.Mechanism):
         self,
         now_s: float,  # noqa: ARG002
         candidates: Sequence[View],
+        request: Demand,  # noqa: ARG002
         rng: random.Random,
     ) -> tuple[int, str]:
         """Index of a candidate, drawn by share, and the rule `planned`; `drawn` before there is a plan."""

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dlbctl.core import mechanism
+from dlbctl.core.prices import price
 
 if TYPE_CHECKING:
-    from dlbctl.core.policy import View
+    from dlbctl.core.policy import Demand, View
 
 
 class Mechanism(mechanism.Mechanism):
@@ -22,6 +23,7 @@ class Mechanism(mechanism.Mechanism):
         self,
         now_s: float,  # noqa: ARG002
         candidates: Sequence[View],
+        request: Demand,
         rng: random.Random,
     ) -> tuple[int, str]:
         """Index of the chosen candidate and the rule: `cheaper-of-2`, `lower-load` or `tie`."""
@@ -32,8 +34,9 @@ class Mechanism(mechanism.Mechanism):
         if second >= first:
             second += 1
         one, other = candidates[first], candidates[second]
-        if one.cost != other.cost:
-            return (first if one.cost < other.cost else second), "cheaper-of-2"
+        cost, other_cost = price(one, request), price(other, request)
+        if cost != other_cost:
+            return (first if cost < other_cost else second), "cheaper-of-2"
         if one.load != other.load:
             return (first if one.load < other.load else second), "lower-load"
         return first, "tie"

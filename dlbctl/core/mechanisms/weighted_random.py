@@ -13,18 +13,19 @@ from dlbctl.core import mechanism
 from dlbctl.core.shares import drawn, proportional
 
 if TYPE_CHECKING:
-    from dlbctl.core.policy import View
+    from dlbctl.core.policy import Demand, View
 
 
 class Mechanism(mechanism.Mechanism):
     """Random by weight; stateless."""
 
-    TAKES_COST: ClassVar[bool] = False
+    COST: ClassVar[str | None] = ""
 
     def choose(
         self,
         now_s: float,  # noqa: ARG002
         candidates: Sequence[View],
+        request: Demand,  # noqa: ARG002
         rng: random.Random,
     ) -> tuple[int, str]:
         """Index of a candidate, drawn by weight, and the rule `drawn`."""

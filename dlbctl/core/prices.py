@@ -1,0 +1,20 @@
+"""What a request costs at each candidate: the candidate's cost, and what its prompt adds where the cost knows that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dlbctl.core.policy import Demand, View
+
+
+def price(candidate: View, request: Demand) -> float:
+    """The cost of this request there."""
+    per_token = candidate.per_token
+    return candidate.cost if per_token == 0.0 else candidate.cost + per_token * request.extra_tokens
+
+
+def prices(candidates: Sequence[View], request: Demand) -> list[float]:
+    """The cost of this request at each."""
+    return [price(candidate, request) for candidate in candidates]

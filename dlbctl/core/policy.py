@@ -97,9 +97,9 @@ class CellView(View, Protocol):
 
 
 class Cost(NamedTuple):
-    """A registered cost. `ready` says whether it can be told for a candidate; if not, `fallback` is used.
+    """A registered cost.
 
-    per_token: what each prompt token of a request adds at a candidate, of costs that know.
+    ready: whether it can be told for a candidate; if not, `fallback` is used, for want of `needs`. per_token: what each prompt token of a request adds at a candidate, of costs that know.
     """
 
     name: str
@@ -107,13 +107,22 @@ class Cost(NamedTuple):
     of: Callable[[View], float]
     ready: Callable[[View], bool]
     fallback: str
+    needs: str = ""
     per_token: Callable[[View], float] | None = None
 
     @classmethod
     def load(cls, name: str, *, where: str = "policy") -> Cost:
         """Look a cost up by name."""
         module = COSTS.load(name, where=where)
-        return cls(name, module.UNIT, module.cost, module.ready, module.FALLBACK, getattr(module, "per_token", None))
+        return cls(
+            name,
+            module.UNIT,
+            module.cost,
+            module.ready,
+            module.FALLBACK,
+            module.NEEDS,
+            getattr(module, "per_token", None),
+        )
 
 
 # What stands in for a cost where the mechanism looks at none.

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 def price(candidate: View, request: Demand) -> float:
     """The cost of this request there."""
-    per_token = candidate.per_token
-    return candidate.cost if per_token == 0.0 else candidate.cost + per_token * request.extra_tokens
+    return candidate.cost + candidate.per_token * request.extra_tokens
 
 
 def prices(candidates: Sequence[View], request: Demand) -> list[float]:
     """The cost of this request at each."""
-    return [price(candidate, request) for candidate in candidates]
+    extra_tokens = request.extra_tokens
+    return [candidate.cost + candidate.per_token * extra_tokens for candidate in candidates]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from dlbctl.core.curve import Curve
+from dlbctl.core.policy import Cost
 from dlbctl.core.samples import Bin
 
 if TYPE_CHECKING:
@@ -225,10 +226,8 @@ def _cell(endpoint: Endpoint, candidate: Candidate, total: float, now_s: float) 
 
 
 def _endpoint(endpoint: Endpoint) -> EndpointRow:
-    wanted, mechanism = endpoint.wanted_cost, endpoint.mechanism
-    lacking = sorted(c.target.name for c in endpoint.routable if not wanted.ready(c))
+    mechanism = endpoint.mechanism
     shares = mechanism.shares(endpoint.routable)
-    why = f"{wanted.name} cannot be told yet for {', '.join(lacking)}" if lacking else ""
     return EndpointRow(
         endpoint=endpoint.name,
         policy=str(endpoint.policy),
@@ -236,7 +235,7 @@ def _endpoint(endpoint: Endpoint) -> EndpointRow:
         overridden=endpoint.override is not None,
         cost=endpoint.cost.name,
         unit=endpoint.cost.unit,
-        why=why,
+        why=_why(endpoint),
         routable=len(endpoint.routable),
         candidates=len(endpoint.candidates),
         in_flight=endpoint.in_flight,
@@ -247,6 +246,19 @@ def _endpoint(endpoint: Endpoint) -> EndpointRow:
         shares=dict(zip((c.name for c in endpoint.routable), shares, strict=True)) if shares else None,
         stepsize=mechanism.stepsize(endpoint.routable),
     )
+
+
+def _why(endpoint: Endpoint) -> str:
+    """What keeps the next better cost from being used than the one in use."""
+    better = endpoint.wanted_cost
+    while better.fallback and better.fallback != endpoint.cost.name and better.name != endpoint.cost.name:
+        better = Cost.load(better.fallback)
+    lacking = sorted(c.target.name for c in endpoint.routable if not better.ready(c))
+    return f"{better.name} once {', '.join(lacking)} {_has(lacking)} {better.needs}" if lacking else ""
+
+
+def _has(names: list[str]) -> str:
+    return "has" if len(names) == 1 else "have"
 
 
 def _own_curve(tier: Tier, endpoint: Endpoint, now_s: float) -> CurveRow:

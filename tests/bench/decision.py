@@ -89,6 +89,7 @@ def decision_us(policy: str, cells: int, changed: int, decisions: int) -> float:
         times.append(perf_counter() - begun)
         assert isinstance(action, Forward)
         exchange = action.exchange
+        assert exchange.candidate is not None
         received[int(exchange.candidate.name[1:])] += 1
         tier.attempt_started(now_s, exchange)
         tier.first_byte(now_s, exchange, 200)

@@ -161,7 +161,7 @@ def test_names_that_look_like_styles_or_emoji_are_shown_as_they_are(capsys: pyte
 def test_nothing_is_cut_in_a_pipe_however_long(capsys: pytest.CaptureFixture[str]) -> None:
     models = tuple(f"organisation/model-{n}" for n in range(60))
     assert shown(capsys, servers_table([server(models=models)]))[1].endswith(", ".join(models))
-    why = "latency cannot be told yet for " + ", ".join(f"cell-{n}" for n in range(80))
+    why = "latency once " + ", ".join(f"cell-{n}" for n in range(80)) + " have a latency curve"
     assert shown(capsys, endpoints_table([endpoint(why=why)]))[-1] == f"  qwen3-35b: {why}"
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from math import exp, log
+from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from dlbctl.core.curve import Curve
-from dlbctl.core.policy import COSTS, Cost
-from tests.core.views import Seen
+from dlbctl.core.policy import COSTS, Cost, Policy
+from dlbctl.core.prices import price, prices
+from tests.core.views import Asked, Seen, views
 
 A, B, C, S = 0.8, 0.096, 6.0, 1.5
 CURVE = Curve(a=A, b=B, c=C, s=S)
@@ -58,3 +61,45 @@ def test_every_cost_grows_with_what_it_measures_and_says_its_unit(name: str) -> 
     values = [cost.of(Seen(load=float(n), work_s=float(n), curve=CURVE)) for n in range(30)]
     assert values == sorted(values)
     assert values[0] < values[-1]
+
+
+@pytest.mark.parametrize("n", LOADS)
+@pytest.mark.parametrize(("sd", "confidence"), [(0.0, 1.0), (0.5, 0.5), (1.0, 0.2)])
+def test_gated_is_between_latency_and_gradient_by_the_confidence_in_the_slope(
+    n: float, sd: float, confidence: float
+) -> None:
+    view = Seen(n, TAU_S, replace(CURVE, sd_log_gradient=sd))
+    gradient = Cost.load("gradient").of(view) - 2 * TAU_S
+    expected = gradient**confidence * latency_s(n) ** (1 - confidence) + 2 * TAU_S
+    assert Cost.load("gated").of(view) == pytest.approx(expected, rel=1e-12)
+    assert Cost.load("auto").of(view) == Cost.load("gated").of(view)
+
+
+def test_unified_adds_what_a_prompt_takes_beyond_a_usual_one() -> None:
+    """1000 tokens more than usual at .2 ms each; fewer than usual are worth as much the other way."""
+    cost, view = Cost.load("unified"), Seen(3.0, TAU_S, CURVE, prefill_s_per_token=0.0002)
+    assert cost.per_token is not None
+    view.cost, view.per_token = cost.of(view), cost.per_token(view)
+    assert view.cost == Cost.load("gradient").of(view)
+    assert price(view, Asked(extra_tokens=1000.0)) == pytest.approx(view.cost + 0.2)
+    assert prices([view], Asked(extra_tokens=-500.0)) == [pytest.approx(view.cost - 0.1)]
+
+
+@pytest.mark.parametrize("mechanism", ["argmin", "discrete", "power-of-d"])
+def test_long_prompts_go_where_they_are_read_faster(mechanism: str) -> None:
+    slow_reader = Seen(3.0, 0.01, CURVE, prefill_s_per_token=0.0004)
+    given = views(f"{mechanism}/unified", slow_reader, Seen(3.0, 0.05, CURVE, prefill_s_per_token=0.0001))
+    chosen, rng = Policy.parse(f"{mechanism}/unified").start(), Random(1)
+    assert chosen.choose(0.0, given, Asked(extra_tokens=0.0), rng)[0] == 0
+    assert chosen.choose(0.0, given, Asked(extra_tokens=500.0), rng)[0] == 1
+
+
+def test_costs_lead_from_the_best_to_the_one_that_is_always_known() -> None:
+    """The onboarding of an endpoint, seen from its end."""
+    assert fallbacks("auto") == ["auto", "gated", "rif"]
+    assert fallbacks("unified") == ["unified", "gradient", "latency", "rif"]
+
+
+def fallbacks(name: str) -> list[str]:
+    cost = Cost.load(name)
+    return [name, *fallbacks(cost.fallback)] if cost.fallback else [name]

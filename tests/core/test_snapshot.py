@@ -132,7 +132,7 @@ def test_an_endpoint_says_what_keeps_its_cost_from_being_used() -> None:
         overridden=False,
         cost="rif",
         unit="requests/server",
-        why="latency cannot be told yet for eu",
+        why="latency once eu has a latency curve",
         routable=2,
         candidates=2,
         in_flight=0,

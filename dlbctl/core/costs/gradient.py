@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 UNIT = "s"
 FALLBACK = "latency"
+NEEDS = "a curve whose slope is surer"
 
 # Past this posterior SD of ln(1/mu') the slope is closer to a guess than to a measurement.
 MAX_SD_LOG_GRADIENT = 0.5

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 UNIT = "s"
 FALLBACK = "gradient"
+NEEDS = "a curve whose slope is surer and a known time per prompt token"
 
 
 def cost(view: View) -> float:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 UNIT = "s"
 FALLBACK = ""
+NEEDS = ""
 
 
 def cost(view: View) -> float:

@@ -99,7 +99,8 @@ class CellView(View, Protocol):
 class Cost(NamedTuple):
     """A registered cost.
 
-    ready: whether it can be told for a candidate; if not, `fallback` is used, for want of `needs`. per_token: what each prompt token of a request adds at a candidate, of costs that know.
+    ready: whether it can be told for a candidate; if not, `fallback` is used, for want of `needs`. per_token: what each
+    prompt token of a request adds at a candidate, of costs that know.
     """
 
     name: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dlbctl.core.admission import AdmissionQueue
-from dlbctl.core.decay import Average
+from dlbctl.core.decay import Average, DecayedCount
 from dlbctl.core.health import Standing
 from dlbctl.core.mechanism import Mechanism
 from dlbctl.core.policy import Cost, Policy
@@ -32,6 +32,8 @@ FIRST_PROMPT_TOKENS = 512.0
 FIRST_OUTPUT_TOKENS = 128.0
 LEARNING_WEIGHT = 0.05
 
+DEMAND_HALF_LIFE_S = 5.0
+
 # An answer that begins later in its time than this came in one piece, and does not tell when its first token was there.
 STREAMED_SHARE = 0.9
 
@@ -49,6 +51,7 @@ class Endpoint:
     routable servers, of a leaf; a root's cells report theirs. limited: not every routable candidate may take
     more. held_until_s: until then some candidate is left alone because it said it is busy. panic: every candidate
     that answers is ejected, so all of them are routable. retrying: retries under way that the budget counts.
+    demand: requests that came to this tier of late, whatever became of them.
     Totals since the start: retried, retries_denied (by the budget), queued, waited_s, refused (for want of room).
     """
 
@@ -75,6 +78,7 @@ class Endpoint:
         self.prefill = PrefillRate()
         self.received: dict[str, int] = {}
         self.arrivals = ArrivalRates()
+        self.demand = DecayedCount(DEMAND_HALF_LIFE_S)
         self._default_policy = default_policy
         self.override: Policy | None = None
         self.configured = configured

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import Struct
 
 from dlbctl.core.curve import Curve
+from dlbctl.core.news import News
 from dlbctl.core.programs import Program, Solution
 from dlbctl.core.settings import EndpointSettings, TargetSettings, TierSettings
 
@@ -250,10 +251,11 @@ class StateReported(Struct, tag=True, frozen=True):
 
 
 class Pinged(Struct, tag=True, frozen=True):
-    """A root measured how far away this leaf is: the cell it stands in, and the round trip as it knows it now."""
+    """A root measured how far away this leaf is: the cell it stands in, the round trip as it knows it now, its news."""
 
     source: str
     rtt_s: float
+    news: News
 
 
 class AddressChanged(Struct, tag=True, frozen=True):

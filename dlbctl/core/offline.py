@@ -52,7 +52,7 @@ from dlbctl.core.tier import Tier
 if TYPE_CHECKING:
     from dlbctl.core.exchange import Exchange
 
-VERSION = 3
+VERSION = 4
 MISMATCHES_KEPT = 10
 
 Action: TypeAlias = RequestAction | Turn | SetTimer
@@ -183,7 +183,7 @@ def handle(tier: Tier, now_s: float, event: Event) -> Action | None:
         case StateReported():
             tier.state_reported(now_s, event.target, event.address, event.state, event.rtt_s)
         case Pinged():
-            tier.pinged(now_s, event.source, event.rtt_s)
+            tier.pinged(now_s, event.source, event.rtt_s, event.news)
         case AddressChanged():
             tier.address_changed(now_s, event.target, event.address, event.up)
         case Probed():

@@ -15,6 +15,7 @@ from dlbctl.core.errors import ConfigError
 from dlbctl.core.estimator import Estimator
 from dlbctl.core.events import AdminState, EndpointState, Probe, State
 from dlbctl.core.health import Standing
+from dlbctl.core.news import Heard, News
 from dlbctl.core.policy import Policy
 from dlbctl.core.settings import DEFAULT_POLICY, EndpointSettings, HealthSettings, TargetSettings, TierSettings
 from dlbctl.core.sources import Distances
@@ -35,6 +36,7 @@ class Surroundings:
         self.endpoints: dict[str, Endpoint] = {}
         self.estimators: dict[str, Estimator] = {}
         self.distances = Distances()
+        self.heard = Heard()
         self._health = _health_settings(settings)
         self._drained: set[tuple[str, str]] = set()  # target and address, or an empty address for all of it
         self.endpoints_changed(settings.endpoints)
@@ -53,9 +55,13 @@ class Surroundings:
         for name, endpoint_state in state.endpoints.items():
             self._endpoint_reported(now_s, known, address, name, endpoint_state)
 
-    def pinged(self, now_s: float, source: str, rtt_s: float) -> None:
-        """A root says where it stands and how far that is from here; every root is told so with the next report."""
+    def pinged(self, now_s: float, source: str, rtt_s: float, news: News) -> None:
+        """A root says where it stands and how far that is from here, which every root is told with the next report.
+
+        And it has news, which this leaf keeps to itself.
+        """
         self.distances.tell(now_s, source, 0.5 * rtt_s)
+        self.heard.tell(now_s, news)
 
     def address_changed(self, now_s: float, target: str, address: str, up: bool) -> None:
         """An address began or ceased to answer."""

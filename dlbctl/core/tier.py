@@ -8,6 +8,7 @@ that was recorded can be run again offline, and the simulator runs this very cod
 from __future__ import annotations
 
 import random
+from heapq import nlargest
 from math import ceil
 from typing import Final
 
@@ -35,6 +36,7 @@ from dlbctl.core.events import (
 from dlbctl.core.exchange import Exchange, Phase
 from dlbctl.core.health import Standing
 from dlbctl.core.mechanism import ROUND_S
+from dlbctl.core.news import MAX_ENDPOINTS, EndpointNews, News
 from dlbctl.core.programs import Solution
 from dlbctl.core.settings import RetrySettings, TierSettings, Timeouts
 from dlbctl.core.surroundings import Surroundings
@@ -103,6 +105,7 @@ class Tier(Surroundings):
             return self._unknown(arrival)
         if arrival.root:
             self._count_received(now_s, endpoint, arrival)
+        endpoint.demand.add(now_s)
         if not (endpoint.configured or endpoint.candidates):
             return self._unknown(arrival)
         if 0 < self.settings.max_in_flight <= len(self.exchanges):
@@ -345,6 +348,19 @@ class Tier(Surroundings):
             curve=curve,
             prefill_s_per_token=endpoint.prefill.told(now_s),
         )
+
+    def news(self, now_s: float, target: str, address: str) -> News:
+        """What a root tells a leaf of a cell: of the endpoints which that leaf reports, at most MAX_ENDPOINTS."""
+        known = self.targets.get(target)
+        candidates = known.candidates if known is not None else []
+        told = [
+            (EndpointNews(rate_rps=round(candidate.endpoint.demand.rate(now_s), 3)), candidate.endpoint.name)
+            for candidate in candidates
+            if address in candidate.reports
+        ]
+        if len(told) > MAX_ENDPOINTS:
+            told = nlargest(MAX_ENDPOINTS, told, key=lambda one: one[0].rate_rps)
+        return News(self.boot, {name: news for news, name in told})
 
     # -- where a request goes ------------------------------------------------------------------------------
 

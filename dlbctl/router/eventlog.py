@@ -59,6 +59,7 @@ from dlbctl.core.events import (
     Wait,
 )
 from dlbctl.core.exchange import Exchange
+from dlbctl.core.news import News
 from dlbctl.core.offline import VERSION, Action, Entry, Header, outcome
 from dlbctl.core.programs import Solution
 from dlbctl.core.settings import EndpointSettings, TargetSettings, TierSettings
@@ -238,10 +239,10 @@ class RecordedTier(Tier):
         super().state_reported(now_s, target, address, state, rtt_s)
         self._note(now_s, StateReported(target, address, state, rtt_s))
 
-    def pinged(self, now_s: float, source: str, rtt_s: float) -> None:
+    def pinged(self, now_s: float, source: str, rtt_s: float, news: News) -> None:
         """See Tier."""
-        super().pinged(now_s, source, rtt_s)
-        self._note(now_s, Pinged(source, rtt_s))
+        super().pinged(now_s, source, rtt_s, news)
+        self._note(now_s, Pinged(source, rtt_s, news))
 
     def address_changed(self, now_s: float, target: str, address: str, up: bool) -> None:
         """See Tier."""

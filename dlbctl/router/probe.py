@@ -33,13 +33,14 @@ _DECODER = msgspec.json.Decoder(State)
 
 
 class Ping:
-    """Measures the round trip to an address on a connection of its own. Satisfies `Answered`.
+    """Measures the round trip to an address on a connection of its own, and brings news there. Satisfies `Answered`.
 
     refused: told when the leaf does not know this root, which a stream that is open already does not show.
     """
 
-    def __init__(self, router: Router, address: str, refused: Callable[[], None]) -> None:
+    def __init__(self, router: Router, target: str, address: str, refused: Callable[[], None]) -> None:
         self._router = router
+        self._target = target
         self._refused = refused
         self._pool = Pool(router.loop, Address(address), router.wheel)
         self._sent_s = 0.0
@@ -85,8 +86,9 @@ class Ping:
     def connected(self, upstream: Upstream) -> None:
         """Ask. The time to connect is not part of the round trip."""
         self._upstream = upstream
+        head, body = self._router.ping(self._pool.address, self._target, self.rtt_s)
         self._sent_s = self._router.clock()
-        upstream.ask(self, self._router.ping(self._pool.address, self.rtt_s), b"", head_request=False)
+        upstream.ask(self, head, body, head_request=False)
 
     def head(self, status: int, reason: bytes, headers: Headers, *, bodiless: bool) -> None:  # noqa: ARG002
         """Take off the time the ping waited inside the leaf."""
@@ -117,7 +119,7 @@ class Subscription:
         self._interval_s = interval_ms / 1e3
         self._path = f"/dlb/v1/state?interval={interval_ms:g}"
         self._pool = Pool(router.loop, Address(address), router.wheel)
-        self._ping = Ping(router, address, lambda: self._end(OTHER_TOKEN))
+        self._ping = Ping(router, target, address, lambda: self._end(OTHER_TOKEN))
         self._upstream: Upstream | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._partial = b""

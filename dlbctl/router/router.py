@@ -8,7 +8,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from dlbctl.core.events import Arrival
+from dlbctl.core.news import read_news
 from dlbctl.router.audit import Audit
 from dlbctl.router.facts import BadBodyError, read_facts
 from dlbctl.router.lag import LoopLag
@@ -31,6 +34,7 @@ MAX_ID_BYTES = 128
 # How often waiting requests are looked at while nothing ends.
 TURN_S = 0.1
 PRIORITY_MAX = 100
+PING_PATH = "/dlb/v1/ping"
 
 
 class Router:
@@ -167,22 +171,39 @@ class Router:
         for address, leaf in self.local.items():
             self.tier.state_reported(now_s, leaf.settings.cell, address, leaf.report(now_s), 0.0)
 
-    def peer_get(self, address: Address, path: str, more: bytes = b"") -> bytes:
-        """A GET of ours to a peer. more: header lines."""
-        token = b"dlb-token: %b\r\n" % self.token if self.token else b""
-        return b"GET %b HTTP/1.1\r\nhost: %b\r\n%b%b\r\n" % (path.encode(), address.authority, more, token)
+    def tell_local(self) -> None:
+        """Tell the leaves of this process what remote ones are told with a ping."""
+        now_s, tier = self.clock(), self.tier
+        for address, leaf in self.local.items():
+            leaf.pinged(now_s, tier.settings.cell, 0.0, tier.news(now_s, leaf.settings.cell, address))
 
-    def ping(self, address: Address, rtt_s: float | None) -> bytes:
-        """A ping of ours to a leaf; it is told where we stand and how far that is, once that is known."""
-        more = b"dlb-source: %b\r\ndlb-rtt-us: %d\r\n" % (self._cell, round(rtt_s * 1e6)) if rtt_s is not None else b""
-        return self.peer_get(address, "/dlb/v1/ping", more)
+    def peer_get(self, address: Address, path: str) -> bytes:
+        """The head of a GET of ours to a peer."""
+        return self.peer_request(b"GET", address, path, b"")
+
+    def peer_request(self, method: bytes, address: Address, path: str, more: bytes) -> bytes:
+        """The head of a request of ours to a peer. more: header lines."""
+        token = b"dlb-token: %b\r\n" % self.token if self.token else b""
+        return b"%b %b HTTP/1.1\r\nhost: %b\r\n%b%b\r\n" % (method, path.encode(), address.authority, more, token)
+
+    def ping(self, address: Address, target: str, rtt_s: float | None) -> tuple[bytes, bytes]:
+        """A ping of ours to a leaf, its head and its body.
+
+        Once the distance is known the leaf is told it, where we stand, and what the tier has to tell (`core.news`).
+        """
+        if rtt_s is None:
+            return self.peer_get(address, PING_PATH), b""
+        body = msgspec.json.encode(self.tier.news(self.clock(), target, address.url))
+        more = b"dlb-source: %b\r\ndlb-rtt-us: %d\r\ncontent-length: %d\r\n"
+        head = self.peer_request(b"POST", address, PING_PATH, more % (self._cell, round(rtt_s * 1e6), len(body)))
+        return head, body
 
     def pinged(self, request: Request) -> None:
-        """A root asked how far away this leaf is; once it knows, it says where it stands and what it has found."""
+        """A root asked how far away this leaf is; once it knows, it says so, where it stands, and what is new."""
         source = request.header(b"dlb-source")
         if source:
             rtt_s = _number(request.header(b"dlb-rtt-us")) / 1e6
-            self.tier.pinged(self.clock(), source.decode("utf-8", "replace"), rtt_s)
+            self.tier.pinged(self.clock(), source.decode("utf-8", "replace"), rtt_s, read_news(request.body))
 
     # -- a request ---------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from dlbctl.core.snapshot import ServerRow
 from dlbctl.router.discovery import Discovery
 from dlbctl.router.eventlog import EventLog, tier_of
 from dlbctl.router.pace import Pace
+from dlbctl.router.probe import PING_S
 from dlbctl.router.roster import Roster
 
 if TYPE_CHECKING:
@@ -108,7 +109,9 @@ class LocalCells:
         async with asyncio.TaskGroup() as self._work:
             for address in self.cells:
                 self._start(address)
-            await asyncio.Event().wait()
+            while True:
+                self._router.tell_local()
+                await asyncio.sleep(PING_S)
 
     def prepare(self, wanted: Mapping[str, TierSettings]) -> dict[str, ServedCell]:
         """Make the cells that are new among those wanted, by address. ConfigError when an event log cannot be made."""

@@ -202,11 +202,13 @@ class World:
             tier.state_reported(now_s, state.cell, leaf.address, state, 2.0 * root.one_way_s[cell])
 
     def _ping(self) -> None:
-        """Roots tell leaves where they stand, once a second, as pings do."""
+        """Roots tell leaves where they stand, and their news, once a second, as pings do."""
+        now_s = self.now_s
         for root in self.roots:
             for leaf in self.leaves:
                 if not leaf.lost:
-                    leaf.tier.pinged(self.now_s, root.tier.settings.cell, 2.0 * root.one_way_s[leaf.cell])
+                    news = root.tier.news(now_s, leaf.tier.settings.cell, leaf.address)
+                    leaf.tier.pinged(now_s, root.tier.settings.cell, 2.0 * root.one_way_s[leaf.cell], news)
         self.agenda.at(self.now_s + PING_S, self._ping)
 
     def _watch(self) -> None:

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from dlbctl.core.events import Arrival, State
+from dlbctl.core.news import News
 from dlbctl.core.settings import TargetSettings, TierSettings
 from dlbctl.core.sources import GONE_AFTER_S, MAX_SOURCES, TOLD_AFTER_S, WORKED_OUT_S, ArrivalRates, Distances
 from dlbctl.core.tier import Tier
@@ -73,8 +74,8 @@ def test_distances_are_those_last_told_by_roots_that_are_still_there() -> None:
 
 def test_a_leaf_reports_both() -> None:
     tier = leaf()
-    tier.pinged(1.0, "us", 0.2)
-    tier.pinged(1.0, "eu", 0.02)
+    tier.pinged(1.0, "us", 0.2, News())
+    tier.pinged(1.0, "eu", 0.02, News())
     for number in range(100):
         tier.arrived(1.0 + number / 10, Arrival("id", "m", root="r1", source="us"))
     tier.arrived(1.0, Arrival("id", "n", root="r2", source="eu"))

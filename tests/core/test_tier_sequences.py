@@ -38,6 +38,7 @@ from dlbctl.core.events import (
 )
 from dlbctl.core.exchange import Exchange, Phase
 from dlbctl.core.health import Standing
+from dlbctl.core.news import EndpointNews, News
 from dlbctl.core.offline import VERSION, Action, Entry, Header, outcome, replay
 from dlbctl.core.programs import NetworkLatencySolution
 from dlbctl.core.settings import (
@@ -233,9 +234,10 @@ class Sequences(RuleBasedStateMachine):
                 self.tier.solved(self.now_s, asked.endpoint, solution)
 
     @precondition(lambda self: self.role == "leaf")
-    @rule(source=st.sampled_from(["here", "there"]), rtt_s=st.floats(0.0, 1.0))
-    def ping(self, source: str, rtt_s: float) -> None:
-        self.tier.pinged(self.now_s, source, rtt_s)
+    @rule(source=st.sampled_from(["here", "there"]), rtt_s=st.floats(0.0, 1.0), rate_rps=st.floats(0.0, 9.0))
+    def ping(self, source: str, rtt_s: float, rate_rps: float) -> None:
+        news = News(f"root-{source}", {model: EndpointNews(rate_rps) for model in MODELS})
+        self.tier.pinged(self.now_s, source, rtt_s, news)
 
     @rule(place=small, address=small, up=st.booleans())
     def flap(self, place: int, address: int, up: bool) -> None:
@@ -446,7 +448,7 @@ WALK: list[tuple[int, Step]] = [
     (1, lambda m, r: m.switch(any_of(r), r.choice(["", *POLICIES]))),
 ]
 WALK_LEAF: list[tuple[int, Step]] = [
-    (1, lambda m, r: m.ping(r.choice(["here", "there"]), r.random())),
+    (1, lambda m, r: m.ping(r.choice(["here", "there"]), 0.1, 3 * r.random())),
     (2, lambda m, r: m.learn_models(any_of(r), r.randint(0, 3))),
     (3, lambda m, r: m.probe(any_of(r), r.choice([*Probe, Probe.OK, Probe.OK]))),
 ]

@@ -399,3 +399,29 @@ async def test_a_root_that_stops_probing_leaves_no_connection_behind() -> None:
                 for _ in range(turns):
                     await asyncio.sleep(0)
         await until(lambda: not eu.connections)
+
+
+@on_loop
+async def test_a_leaf_is_told_by_its_root_what_is_asked_for_anywhere() -> None:
+    async with (
+        serving(answering(sized(b"{}"))) as engine,
+        leaf([server("s", engine.port)]) as eu,
+        probing([cell("c1", eu.peer_port)]) as us,
+        client_of(us) as client,
+    ):
+        await until(us.router.routable)
+        for _ in range(5):
+            assert (await client.ask(chat("m"))).status == 200
+        await until(lambda: eu.tier.heard.rate_rps(eu.router.clock(), "m") > 0.0, "news have come")
+        assert eu.tier.distances.read(eu.router.clock()).keys() == {"here"}
+
+
+@pytest.mark.parametrize("request_", [b"GET", b"POST"], ids=["a root of the version before", "one of the next"])
+@on_loop
+async def test_a_ping_is_answered_whatever_its_news(request_: bytes) -> None:
+    """A root of the version before sends none; what cannot be read is none."""
+    body = b"" if request_ == b"GET" else b'{"endpoints":"other"}'
+    head = b"%b /dlb/v1/ping HTTP/1.1\r\nhost: x\r\ndlb-source: us\r\ndlb-rtt-us: 20000\r\n" % request_
+    async with leaf([server("s", 1)]) as eu, peer_client(eu) as peer:
+        assert (await peer.ask(head + b"content-length: %d\r\n\r\n" % len(body) + body)).status == 200
+        assert eu.tier.distances.read(eu.router.clock()) == {"us": 0.01}

@@ -59,15 +59,21 @@ def _shown(row: CurveRow) -> list[RenderableType]:
     head = Text(f"\n{row.endpoint} in {row.cell}", style="bold")
     if row.curve is None:
         return [head, Text(f"  no curve: {row.why or 'none was reported'}")]
-    return [head, Text(_facts(row.curve)), framed(plot(row, row.curve), _latency_label, "n = N/k"), _legend(row)]
+    return [
+        head,
+        Text(_facts(row.curve, row.prefill_s_per_token)),
+        framed(plot(row, row.curve), _latency_label, "n = N/k"),
+        _legend(row),
+    ]
 
 
-def _facts(curve: Curve) -> str:
+def _facts(curve: Curve, prefill_s_per_token: float) -> str:
+    prefill = f"; 1000 prompt tokens take {seconds(1000 * prefill_s_per_token)}" if prefill_s_per_token else ""
     return (
         f"  l(n) = {seconds(curve.a)} when idle; from n = {curve.c:.1f} (width {curve.s:.1f}) on"
         f" +{seconds(curve.b)} per request; at most {curve.capacity_per_server():.3g} requests/s per server\n"
         f"  fitted to {curve.samples:.0f} samples, n = {curve.n_min:.1f}..{curve.n_max:.1f};"
-        f" SD of ln(1/mu') {curve.sd_log_gradient:.2f}; version {curve.version}"
+        f" SD of ln(1/mu') {curve.sd_log_gradient:.2f}; version {curve.version}{prefill}"
     )
 
 

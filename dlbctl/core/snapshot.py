@@ -118,7 +118,8 @@ class CurveRow(Struct, kw_only=True):
     """The latency curve of one endpoint in one cell, and where on it the cell works.
 
     load: requests in flight per server. latency_s, gradient_s (1/mu'): what the curve says for it. bins: the
-    samples behind the curve, where they can be had. why: says why there is no curve.
+    samples behind the curve, where they can be had. why: says why there is no curve. prefill_s_per_token: what was
+    learned of how long a prompt token takes to be read; 0 where that is not known.
     """
 
     cell: str
@@ -129,6 +130,7 @@ class CurveRow(Struct, kw_only=True):
     gradient_s: float | None
     why: str
     bins: list[Bin] = []
+    prefill_s_per_token: float = 0.0
 
 
 def cells(tier: Tier, now_s: float) -> list[CellRow]:
@@ -180,7 +182,8 @@ def curves(tier: Tier, now_s: float) -> list[CurveRow]:
         endpoint.refresh()
         for cell, candidate in sorted(endpoint.candidates.items()):
             why = "" if candidate.curve else "the cell has reported no curve yet"
-            rows.append(_curve(cell, name, candidate.curve, candidate.load, why, []))
+            per_token = candidate.prefill_s_per_token
+            rows.append(_curve(cell, name, candidate.curve, candidate.load, why, [], per_token))
     return rows
 
 
@@ -264,10 +267,13 @@ def _has(names: list[str]) -> str:
 def _own_curve(tier: Tier, endpoint: Endpoint, now_s: float) -> CurveRow:
     estimator = tier.estimators[endpoint.name]
     load = endpoint.rif / endpoint.k if endpoint.k > 0 else 0.0
-    return _curve(tier.settings.cell, endpoint.name, estimator.curve, load, estimator.reason, estimator.bins(now_s))
+    bins, per_token = estimator.bins(now_s), endpoint.prefill.s_per_token
+    return _curve(tier.settings.cell, endpoint.name, estimator.curve, load, estimator.reason, bins, per_token)
 
 
-def _curve(cell: str, endpoint: str, curve: Curve | None, load: float, why: str, bins: list[Bin]) -> CurveRow:
+def _curve(
+    cell: str, endpoint: str, curve: Curve | None, load: float, why: str, bins: list[Bin], prefill_s_per_token: float
+) -> CurveRow:
     return CurveRow(
         cell=cell,
         endpoint=endpoint,
@@ -277,6 +283,7 @@ def _curve(cell: str, endpoint: str, curve: Curve | None, load: float, why: str,
         gradient_s=curve.gradient_s(load) if curve else None,
         why=why,
         bins=bins,
+        prefill_s_per_token=prefill_s_per_token,
     )
 
 

@@ -320,7 +320,7 @@ async def test_a_live_switch_to_flow_moves_the_shares_away_from_the_fuller_cell(
         (b'{"policy":"discrete"}', "mechanism/cost"),
         (b'{"policy":"discrete/nope"}', "no cost 'nope'"),
         (b'{"mechanism":"nope"}', "no mechanism 'nope'"),
-        (b'{"mechanism":"weighted-random","cost":"rif"}', "looks at no cost"),
+        (b'{"mechanism":"weighted-random","cost":"rif"}', "takes no cost"),
         (b'{"cost":"rif/rif"}', "no cost 'rif/rif'"),
         (b"[" * 100_000, ""),
     ],

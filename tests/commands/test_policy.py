@@ -111,7 +111,7 @@ def test_where_none_answers_nothing_is_shown(routers: Routers) -> None:
         ({"policy": "discrete"}, "is not a policy"),
         ({"mechanism": "nope"}, "--mechanism: there is no mechanism 'nope'"),
         ({"cost": "nope"}, "--cost: there is no cost 'nope'"),
-        ({"mechanism": "weighted-random", "cost": "rif"}, "--cost: weighted-random looks at no cost"),
+        ({"mechanism": "weighted-random", "cost": "rif"}, "--cost: weighted-random takes no cost"),
     ],
 )
 def test_a_policy_that_is_none_is_wrong_usage_and_asks_no_router(words: dict[str, str], said: str) -> None:

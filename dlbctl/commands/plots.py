@@ -104,6 +104,24 @@ def time_plot(time_s: Sequence[float], series: Mapping[str, Sequence[float]], qu
     return Group(framed(made, lambda value: f"{value:g}", "s"), Text(f"{'':>{MARGIN}} {quantity}: {legend}"))
 
 
+def log_plot(series: Mapping[str, Sequence[tuple[float, float]]], x_name: str, y_name: str) -> RenderableType:
+    """Several series of points on logarithmic axes, each drawn with a digit of its own."""
+    points = [point for several in series.values() for point in several]
+    (x_low, x_high), (y_low, y_high) = (
+        (min(values), max(values)) for values in ([_drawable(point[axis]) for point in points] for axis in (0, 1))
+    )
+    made = Plot.empty(*(max(math.log(high / low), _LEAST) for low, high in ((x_low, x_high), (y_low, y_high))))
+    marks = dict(zip(series, _SERIES, strict=False))
+    for name, mark in marks.items():
+        for x, y in series[name]:
+            made.mark(math.log(_drawable(x) / x_low), math.log(_drawable(y) / y_low), mark)
+    legend = "   ".join(f"{mark} {name}" for name, mark in marks.items())
+    canvas = framed(
+        made, lambda value: f"{y_low * math.exp(value):.2g}", x_name, lambda value: f"{x_low * math.exp(value):.2g}"
+    )
+    return Group(canvas, Text(f"{'':>{MARGIN}} {y_name}: {legend}"))
+
+
 def round_up(step: float) -> float:
     """The next round number for a tick, at most half as large again."""
     power = 10.0 ** math.floor(math.log10(step))
@@ -119,7 +137,9 @@ def _drawable(value: float) -> float:
     return min(max(value, _LEAST), _MOST) if value > 0.0 else _LEAST  # nor not-a-number
 
 
-def framed(made: Plot, y_label: Callable[[float], str], x_name: str) -> Text:
+def framed(
+    made: Plot, y_label: Callable[[float], str], x_name: str, x_label: Callable[[float], str] = "{:g}".format
+) -> Text:
     """The canvas with axes. x_name: what the numbers under it are of."""
     text = Text()
     for number, line in enumerate(made.cells):
@@ -131,7 +151,7 @@ def framed(made: Plot, y_label: Callable[[float], str], x_name: str) -> Text:
             text.append(character, style=STYLES.get(character, ""))
         text.append("\n")
     rule = ("+" + "-" * (X_STEP - 1)) * X_TICKS + "+"
-    ticks = (f"{made.x_top * tick / X_TICKS:g}" for tick in range(X_TICKS + 1))
+    ticks = (x_label(made.x_top * tick / X_TICKS) for tick in range(X_TICKS + 1))
     # Each label is centred under its tick.
     labels = "".join(f"{tick:^{X_STEP}}" for tick in ticks).rstrip()
     return text.append(f"{'':>{MARGIN + 2}}{rule}\n{'':>{MARGIN + 3 - X_STEP // 2}}{labels}  {x_name}")

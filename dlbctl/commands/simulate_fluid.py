@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlbctl.commands import output
-from dlbctl.core.errors import DlbctlError, UsageError
+from dlbctl.commands.simulation import check_positive, network_of
+from dlbctl.core.errors import DlbctlError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -52,12 +53,11 @@ def fluid(
     number of servers; it converges, swings for ever, or is still on its way.
     """
     from dlbctl.sim.fluid_report import parse_policy, report
-    from dlbctl.sim.network_file import example_network, load_network
 
     parse_policy(policy)  # a slip of the command line is told before any file is read
-    _check_positive("--time", time_s)
-    _check_positive("--stepsize", stepsize)
-    network = _scaled(load_network(file) if file else example_network(), utilisation)
+    check_positive("--time", time_s)
+    check_positive("--stepsize", stepsize)
+    network = network_of(file, utilisation)
     made, run = report(network, policy, time_s, stepsize)
     if csv:
         _write_csv(csv, network, run)
@@ -65,22 +65,6 @@ def fluid(
         output.show_json(made)
         return
     output.show(*_parts(network, made, run))
-
-
-def _check_positive(option: str, value: float | None) -> None:
-    if value is not None and not 0.0 < value < float("inf"):
-        raise UsageError(f"{option}: {value:g} is not a number above 0")
-
-
-def _scaled(network: Network, utilisation: float | None) -> Network:
-    if utilisation is None:
-        return network
-    if not 0.0 < utilisation < 1.0:
-        raise UsageError(f"--utilisation: {utilisation:g} is not between 0 and 1")
-    capacity = float(network.capacity_rps.sum())
-    if capacity == float("inf"):
-        raise UsageError("--utilisation: this network has a link without a bound")
-    return network.scaled(utilisation * capacity / float(network.demand.sum()))
 
 
 def _parts(network: Network, made: FluidReport, run: Trajectory) -> Iterator[RenderableType]:

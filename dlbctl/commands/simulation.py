@@ -5,15 +5,54 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ClassVar, TextIO
+from typing import TYPE_CHECKING, ClassVar, TextIO
 
-from dlbctl.core.errors import DlbctlError
+from dlbctl.core.errors import DlbctlError, UsageError
+
+if TYPE_CHECKING:
+    from dlbctl.sim.network import Network
 
 
 class InterruptedSimulationError(DlbctlError):
     """The user ended it; 130 is what a shell reports for SIGINT."""
 
     exit_code: ClassVar[int] = 130
+
+
+def numbers(option: str, texts: list[str] | None) -> list[float]:
+    """The numbers of an option that takes several, separated by commas or given again."""
+    found: list[float] = []
+    for text in [part.strip() for words in texts or () for part in words.split(",")]:
+        try:
+            number = float(text)
+        except ValueError:
+            raise UsageError(f"{option} {text!r}: not a number", hint=f"for instance {option} 0.5,0.8") from None
+        if number in found:
+            raise UsageError(f"{option} {text}: given twice")
+        found.append(number)
+    return found
+
+
+def check_positive(option: str, *values: float | None) -> None:
+    """Refuse what is no finite number above 0; None was not given."""
+    for value in values:
+        if value is not None and not 0.0 < value < float("inf"):
+            raise UsageError(f"{option}: {value:g} is not a number above 0")
+
+
+def network_of(file: Path | None, utilisation: float | None) -> Network:
+    """The network of a file, or the example, with all demand scaled to a part of what the cells serve together."""
+    from dlbctl.sim.network_file import example_network, load_network
+
+    network = load_network(file) if file else example_network()
+    if utilisation is None:
+        return network
+    if not 0.0 < utilisation < 1.0:
+        raise UsageError(f"--utilisation: {utilisation:g} is not between 0 and 1")
+    capacity = float(network.capacity_rps.sum())
+    if capacity == float("inf"):
+        raise UsageError("--utilisation: this network has a link without a bound")
+    return network.scaled(utilisation * capacity / float(network.demand.sum()))
 
 
 @contextlib.contextmanager

@@ -227,24 +227,26 @@ def _standing(policy: str, rows: list[TrialRow], least: list[float | None]) -> S
 
     def over_rand(figure: str) -> Estimate | None:
         own, base = ({pair: getattr(run, figure) for pair, run in runs.items()} for runs in (mine, rand))
-        return _estimate({pair: _ratio(value, base[pair]) for pair, value in own.items()})
+        return estimate_of({pair: ratio(value, base[pair]) for pair, value in own.items()})
 
     return Standing(
         policy=policy,
-        mean_s=_estimate({pair: figures.mean_s for pair, figures in mine.items()}),
+        mean_s=estimate_of({pair: figures.mean_s for pair, figures in mine.items()}),
         mean=over_rand("mean_s"),
         p90=over_rand("p90_s"),
         p99=over_rand("p99_s"),
-        to_optimum=_estimate({pair: _ratio(figures.mean_s, least[pair[0]]) for pair, figures in mine.items()}),
-        error_share=_estimate({pair: figures.error_share for pair, figures in mine.items()}),
+        to_optimum=estimate_of({pair: ratio(figures.mean_s, least[pair[0]]) for pair, figures in mine.items()}),
+        error_share=estimate_of({pair: figures.error_share for pair, figures in mine.items()}),
     )
 
 
-def _ratio(value: float | None, base: float | None) -> float | None:
+def ratio(value: float | None, base: float | None) -> float | None:
+    """One over the other, where both are known."""
     return None if value is None or base is None else value / base
 
 
-def _estimate(values: dict[Pair, float | None]) -> Estimate | None:
+def estimate_of(values: dict[Pair, float | None]) -> Estimate | None:
+    """Mean and interval of what is known of pairs; None when nothing is."""
     groups: dict[int, list[float]] = {}
     for (scenario, _), value in sorted(values.items()):
         if value is not None:

@@ -126,7 +126,7 @@ def integrate(
         loads[index], flows[index] = in_flight, network.demand @ shares
         if index >= tail.start:
             summed += shares
-        served = np.array([cell.rate_rps(n) for cell, n in zip(network.cells, in_flight.tolist(), strict=True)])
+        served = network.rates_rps(in_flight)
         in_flight = np.maximum(in_flight + step_s * (sent.delayed().sum(axis=0) - served), 0.0)
         # Shares follow the loads of the same moment: of the other order a step would be one more delay in the loop.
         costs.push(cost.at(network, in_flight))

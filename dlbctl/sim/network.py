@@ -118,6 +118,10 @@ class Network:
         of_source: Array = weights.sum(axis=1, keepdims=True)
         return weights / of_source
 
+    def rates_rps(self, in_flight: Array) -> Array:
+        """μ_j(N_j) [requests/s], by cell."""
+        return np.array([cell.rate_rps(n) for cell, n in zip(self.cells, in_flight.tolist(), strict=True)])
+
     def mean_latency_s(self, in_flight: Array, shares: Array) -> float:
         """Mean time of a request, network included, in a steady state: Little's law for all cells together."""
         network = float((self.demand[:, None] * shares * self.round_trip_s).sum())

@@ -10,7 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dlbctl.sim.baseline import Case, Report, Standing
+    from dlbctl.sim.noise import NoiseReport
     from dlbctl.sim.statistics import Estimate
 
 _COLUMNS = ("MEAN", "MEAN / RAND", "P90 / RAND", "P99 / RAND", "MEAN / OPTIMUM", "ERRORS")
@@ -68,6 +71,30 @@ def _with_interval(value: Estimate | None, scale: float, digits: int) -> str:
     if value.high is None:
         return f"{value.mean * scale:.{digits}f}"
     return f"{value.mean * scale:.{digits}f} ±{(value.high - value.mean) * scale:.{digits}f}"
+
+
+def noise_tables(made: NoiseReport) -> list[RenderableType]:
+    """Policies by noise: two ratios to weighted-random, the errors, and the ratio to the same policy without noise."""
+    cases = made.report.cases
+    degraded = {(one.policy, one.noise): _with_interval(one.mean, 1.0, 3) for one in made.degradations}
+    standing = {(one.policy, case.recipe.noise): one for case in cases for one in case.standings}
+    shown: dict[str, Callable[[tuple[str, float]], str]] = {
+        "mean / Rand": lambda at: _with_interval(standing[at].mean, 1.0, 3),
+        "p90 / Rand": lambda at: _with_interval(standing[at].p90, 1.0, 3),
+        "errors [%]": lambda at: _with_interval(standing[at].error_share, 100.0, 2),
+        "mean / without noise": lambda at: degraded[at],
+    }
+    parts: list[RenderableType] = []
+    for title, cell in shown.items():
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("POLICY", no_wrap=True)
+        for case in cases:
+            table.add_column(f"NOISE {case.recipe.noise:g}", justify="right", no_wrap=True)
+        for policy in dict.fromkeys(policy for policy, _ in standing):
+            table.add_row(policy, *(cell((policy, case.recipe.noise)) for case in cases))
+        parts += [Text(title, "bold"), table, Text("")]
+    parts.append(Text("The same scenarios and arrivals throughout; ± is the half of a 95 % interval."))
+    return parts
 
 
 def write_csv(report: Report, file: TextIO) -> None:

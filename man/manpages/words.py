@@ -151,6 +151,10 @@ dlbctl simulate fluid network.toml --utilisation 0.9 --stepsize 0.001 \
         "See how three of them bear a burst, at two levels of load, and keep every run's figures:": r"""
 dlbctl simulate baseline --burst --utilisation 0.6,0.8 --csv runs.csv \
     --policies mnlb,flow/gradient,discrete/gradient""",
+        "See how the stepsize of flow routing trades adapting slowly against swinging, in a network at 60 %:": r"""
+dlbctl simulate step-size network.toml --utilisation 0.6 --horizons 10,100,1000""",
+        "See what policies lose when curves are wrong, the more so the more they are:": r"""
+dlbctl simulate noise --noise 0.1,0.3,0.9 --scenarios 10 --csv runs.csv""",
         "Ask of the roots that run what would be if a cell were lost and demand rose by a third:": r"""
 dlbctl simulate fleet --trace trace.jsonl --lose eu-frankfurt --demand 1.33""",
         "Compare policies on a fleet of `dlbctl up`, as it is and with a further cell:": r"""

@@ -1,4 +1,4 @@
-"""Shares of requests: what weights come to, and drawing by them."""
+"""Shares of requests: what weights come to, and drawing, by them or evenly."""
 
 from __future__ import annotations
 
@@ -31,3 +31,10 @@ def drawn(shares: list[float], rng: random.Random) -> int:
             if left < 0.0:
                 break
     return chosen
+
+
+def pair(count: int, rng: random.Random) -> tuple[int, int]:
+    """Two different indices of so many, in random order: preferring the first where they are equal is a fair coin."""
+    first = int(rng.random() * count)
+    second = int(rng.random() * (count - 1))
+    return first, (second if second < first else second + 1)

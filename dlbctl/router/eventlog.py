@@ -1,7 +1,7 @@
 """The event log: what a tier heard and answered, written down so that it can be run again (`core.offline`).
 
-Opt-in; without it the plain `Tier` runs. The log holds endpoints, addresses, sizes, times and request ids,
-never a request's text or headers.
+Opt-in; without it the plain `Tier` runs. The log holds endpoints, addresses, sizes, times, request ids and
+hashes of sessions, never a request's text or headers.
 
 It grows in parts: PATH is written to; when it is full it becomes PATH.1, and so on up to the number kept, then
 the oldest goes. Every part says in its header which one it is. A tier's actions follow from all its events, so

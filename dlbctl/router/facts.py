@@ -17,11 +17,15 @@ class BadBodyError(Exception):
 
 
 class Facts:
-    """model: empty when the request names none. max_output_tokens: its own cap on its answer, 0 for none."""
+    """model: empty when the request names none. max_output_tokens: its own cap on its answer, 0 for none.
 
-    def __init__(self, model: str = "", max_output_tokens: int = 0) -> None:
+    session: what it calls the requests whose prompts begin alike, empty for nothing.
+    """
+
+    def __init__(self, model: str = "", max_output_tokens: int = 0, session: str = "") -> None:
         self.model = model
         self.max_output_tokens = max_output_tokens
+        self.session = session
 
     def __repr__(self) -> str:
         return f"<Facts {self.model!r}, at most {self.max_output_tokens} tokens>"
@@ -40,7 +44,9 @@ def read_facts(body: bytes, content_type: bytes) -> Facts:
         raise BadBodyError(f"the request body is not valid JSON: {error}") from error
     if not isinstance(fields.model, str):
         raise BadBodyError("`model` must be a string")
-    return Facts(fields.model, _cap(fields.max_completion_tokens) or _cap(fields.max_tokens))
+    key = fields.prompt_cache_key
+    cap = _cap(fields.max_completion_tokens) or _cap(fields.max_tokens)
+    return Facts(fields.model, cap, key if isinstance(key, str) else "")
 
 
 def _cap(limit: Any) -> int:

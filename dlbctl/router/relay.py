@@ -141,6 +141,7 @@ class Relay:
             max(exchange.deadline_s - now_s, 1e-3) if exchange.deadline_s != NEVER else 0.0,  # 0 is for ever
             mine.replayable,
             root.settings.cell,
+            mine.session,
         )
         return leaf.arrived(now_s, arrival)
 

@@ -19,6 +19,7 @@ OF_INTEREST: Final = HOP_BY_HOP | {
     b"x-forwarded-for",
     b"x-dlb-priority",
     b"x-dlb-deadline",
+    b"x-session-id",
     b"dlb-priority",
     b"dlb-deadline",
 }
@@ -56,6 +57,7 @@ class Request:
     forwarded_for = b""  # who it was forwarded for before, each with a comma behind it
     priority = b""  # how urgent it is, as its sender says
     patience = b""  # seconds its sender will wait for it to begin
+    session = b""  # the name of its client's session
     received_s = 0.0
     refusal: Refusal | None = None
 
@@ -97,6 +99,9 @@ class Request:
                 passed_on.append(b"%b: %b\r\n" % (name, value))
             elif name == b"content-length":
                 self.content_length = int(value)  # the parser has seen to it that it is a number
+            elif name == b"x-session-id":
+                self.session = value
+                passed_on.append(b"%b: %b\r\n" % (name, value))
             elif name == b"x-request-id":
                 self.id = value
             elif name == b"x-forwarded-for":

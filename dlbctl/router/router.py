@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from dlbctl.core.events import Arrival
 from dlbctl.core.news import read_news
+from dlbctl.core.session import session_of
 from dlbctl.router.audit import Audit
 from dlbctl.router.facts import BadBodyError, read_facts
 from dlbctl.router.lag import LoopLag
@@ -35,6 +37,7 @@ MAX_ID_BYTES = 128
 TURN_S = 0.1
 PRIORITY_MAX = 100
 PING_PATH = "/dlb/v1/ping"
+_SESSION: Final = re.compile(rb"[0-9a-f]{16}")
 
 
 class Router:
@@ -235,10 +238,12 @@ class Router:
                 int(_number(request.header(b"dlb-output-tokens"))),
                 request.header(b"dlb-root").decode("latin-1"),
                 source=request.header(b"dlb-source").decode("utf-8", "replace"),
+                session=_session(request.header(b"dlb-session")),
             )
         facts = read_facts(request.body, request.content_type)
         model = facts.model or self._only_endpoint()
-        return Arrival(identity, model, len(request.body), 0.0, facts.max_output_tokens)
+        session = session_of(request.session or facts.session.encode())
+        return Arrival(identity, model, len(request.body), 0.0, facts.max_output_tokens, session=session)
 
     def _only_endpoint(self) -> str:
         """A request without a model (an engine's native path) goes to the only endpoint there is."""
@@ -280,6 +285,8 @@ class Router:
                     self._boot,
                 )
             )
+            if arrival.session:
+                lines.append(b"dlb-session: %016x\r\n" % arrival.session)
             if arrival.priority:
                 lines.append(b"dlb-priority: %d\r\n" % arrival.priority)
             if exchange.deadline_s != NEVER:
@@ -299,6 +306,11 @@ def _priority(text: bytes) -> int:
         return max(-PRIORITY_MAX, min(int(text), PRIORITY_MAX))
     except ValueError:
         return 0
+
+
+def _session(text: bytes) -> int:
+    """A peer's hash, 16 hex digits; 0 for anything else."""
+    return int(text, 16) if _SESSION.fullmatch(text) else 0
 
 
 def _number(text: bytes) -> float:

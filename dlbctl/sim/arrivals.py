@@ -17,6 +17,7 @@ from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
 from dlbctl.core.errors import ConfigError, UsageError
+from dlbctl.core.session import session_of
 
 if TYPE_CHECKING:
     from dlbctl.replay.trace import Row
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 class Request:
     """One request. source: the number of the place it comes to. max_output_tokens: what its client asks for, or 0.
 
-    block_hashes: of its prompt, where a prefix cache is modelled.
+    block_hashes: of its prompt, where a prefix cache is modelled. session: a hash, as routers have it, or 0.
     """
 
     at_s: float
@@ -35,6 +36,7 @@ class Request:
     output_tokens: int = 1
     max_output_tokens: int = 0
     block_hashes: Sequence[int] = ()
+    session: int = 0
 
 
 # Prompt and output tokens of a request, drawn.
@@ -107,15 +109,24 @@ def of_rows(
 ) -> Iterator[Request]:
     """The rows of a Mooncake trace, so many times as fast; answers are cut at max_output tokens unless it is 0.
 
-    As `dlbctl replay` sends them: a request asks for the length of its answer. An id stands for a block of the trace;
-    its parts are numbered within it, which tells chains apart as well as hashes do, since ids are a tree's.
+    As `dlbctl replay` sends them: a request asks for the length of its answer and names its session. An id stands for a
+    block of the trace; its parts are numbered within it, which tells chains apart as well as hashes do, since ids are a
+    tree's.
     """
     parts = block_tokens // engine_block_tokens
     for row in rows:
         output_tokens = min(row.output_tokens, max_output) if max_output else row.output_tokens
         whole = row.input_tokens // engine_block_tokens
         hashes = [block * parts + part for block in row.block_ids for part in range(parts)][:whole]
-        yield Request(row.timestamp_s / speedup, source_of(row), row.input_tokens, output_tokens, output_tokens, hashes)
+        yield Request(
+            row.timestamp_s / speedup,
+            source_of(row),
+            row.input_tokens,
+            output_tokens,
+            output_tokens,
+            hashes,
+            session_of(row.session.encode()),
+        )
 
 
 def of_azure_csv(path: Path, source_of: Callable[[int], int], *, speedup: float = 1.0) -> list[Request]:

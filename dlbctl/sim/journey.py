@@ -44,7 +44,8 @@ class Journey:
     def start(self) -> None:
         """The root has read it whole."""
         request = self.request
-        arrival = Arrival("", MODEL, request.prompt_tokens * BYTES_PER_TOKEN, 0.0, request.max_output_tokens)
+        size = request.prompt_tokens * BYTES_PER_TOKEN
+        arrival = Arrival("", MODEL, size, 0.0, request.max_output_tokens, session=request.session)
         self.do(self.root.tier.arrived(self.arrived_s, arrival))
 
     def do(self, action: RequestAction) -> None:
@@ -158,6 +159,7 @@ class Attempt:
             int(outer.output_tokens + 0.5),
             root.boot,
             source=root.settings.cell,
+            session=outer.arrival.session,
         )
         self.do(leaf.tier.arrived(self.agenda.now_s, arrival))
 

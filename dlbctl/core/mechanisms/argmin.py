@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from dlbctl.core import mechanism
+from dlbctl.core.least import any_least
 from dlbctl.core.prices import prices
 
 if TYPE_CHECKING:
@@ -30,9 +31,5 @@ class Mechanism(mechanism.Mechanism):
         rng: random.Random,
     ) -> tuple[int, str]:
         """Index of a least-cost candidate and the rule: `least-cost`, or `tie` between equal ones."""
-        costs = prices(candidates, request)
-        least = min(costs)
-        ties = [index for index, cost in enumerate(costs) if cost == least]
-        if len(ties) == 1:
-            return ties[0], "least-cost"
-        return ties[int(rng.random() * len(ties))], "tie"
+        index, only = any_least(prices(candidates, request), rng)
+        return index, "least-cost" if only else "tie"

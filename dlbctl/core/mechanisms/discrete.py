@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from dlbctl.core import mechanism
+from dlbctl.core.least import any_least
 from dlbctl.core.prices import prices
 from dlbctl.core.tournament import Tournament
 
@@ -62,10 +63,5 @@ class Mechanism(mechanism.Mechanism):
             if limit < float("inf"):
                 index, only = self._order.any_within(limit, rng)
                 return index, "least-cost" if only else "tie"
-        costs = prices(candidates, request)
-        least = min(costs)
-        limit = least * (1.0 + TIE_SHARE) if least > 0.0 else least
-        ties = [index for index, cost in enumerate(costs) if cost <= limit]
-        if len(ties) == 1:
-            return ties[0], "least-cost"
-        return ties[int(rng.random() * len(ties))], "tie"
+        index, only = any_least(prices(candidates, request), rng, TIE_SHARE)
+        return index, "least-cost" if only else "tie"

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from dlbctl.core import mechanism
 from dlbctl.core.prices import price
+from dlbctl.core.shares import pair
 
 if TYPE_CHECKING:
     from dlbctl.core.policy import Demand, View
+
+_NEVER: Final = float("inf")
 
 
 class Mechanism(mechanism.Mechanism):
@@ -27,14 +30,10 @@ class Mechanism(mechanism.Mechanism):
         rng: random.Random,
     ) -> tuple[int, str]:
         """Index of the chosen candidate and the rule: `cheaper-of-2`, `lower-load` or `tie`."""
-        count = len(candidates)
-        # Two different ones, in random order: the first wins a tie, which is then a fair coin.
-        first = int(rng.random() * count)
-        second = int(rng.random() * (count - 1))
-        if second >= first:
-            second += 1
+        first, second = pair(len(candidates), rng)
         one, other = candidates[first], candidates[second]
-        cost, other_cost = price(one, request), price(other, request)
+        # A cost that is no number counts as infinite.
+        cost, other_cost = min(_NEVER, price(one, request)), min(_NEVER, price(other, request))
         if cost != other_cost:
             return (first if cost < other_cost else second), "cheaper-of-2"
         if one.load != other.load:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 UNIT = "s"
 FALLBACK = "rif"
+NEEDS = "a latency curve"
 
 
 def cost(view: View) -> float:

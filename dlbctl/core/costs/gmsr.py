@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 UNIT = "s"
 FALLBACK = "rif"  # the nearest that does not look at distance either
+NEEDS = "a curve whose slope is surer"
 
 
 def cost(view: View) -> float:

@@ -19,10 +19,10 @@ class BadBodyError(Exception):
 class Facts:
     """model: empty when the request names none. max_output_tokens: its own cap on its answer, 0 for none.
 
-    session: what it calls the requests whose prompts begin alike, empty for nothing.
+    session: the key under which it wants its prompt cached, as it is spelled; empty for none.
     """
 
-    def __init__(self, model: str = "", max_output_tokens: int = 0, session: str = "") -> None:
+    def __init__(self, model: str = "", max_output_tokens: int = 0, session: bytes = b"") -> None:
         self.model = model
         self.max_output_tokens = max_output_tokens
         self.session = session
@@ -44,10 +44,14 @@ def read_facts(body: bytes, content_type: bytes) -> Facts:
         raise BadBodyError(f"the request body is not valid JSON: {error}") from error
     if not isinstance(fields.model, str):
         raise BadBodyError("`model` must be a string")
-    key = fields.prompt_cache_key
     cap = _cap(fields.max_completion_tokens) or _cap(fields.max_tokens)
-    return Facts(fields.model, cap, key if isinstance(key, str) else "")
+    return Facts(fields.model, cap, _text(bytes(fields.prompt_cache_key)))
 
 
 def _cap(limit: Any) -> int:
     return limit if isinstance(limit, int) and limit > 0 else 0
+
+
+def _text(raw: bytes) -> bytes:
+    """What stands between the quotes of a string; empty for other values."""
+    return raw[1:-1] if raw.startswith(b'"') else b""

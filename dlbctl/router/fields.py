@@ -13,7 +13,7 @@ class Fields(msgspec.Struct):
     model: Any = ""
     max_tokens: Any = None
     max_completion_tokens: Any = None
-    prompt_cache_key: Any = None
+    prompt_cache_key: msgspec.Raw = msgspec.Raw()
 
 
 DECODER = msgspec.json.Decoder(Fields)

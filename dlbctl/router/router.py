@@ -242,7 +242,7 @@ class Router:
             )
         facts = read_facts(request.body, request.content_type)
         model = facts.model or self._only_endpoint()
-        session = session_of(request.session or facts.session.encode())
+        session = session_of(request.session or facts.session)
         return Arrival(identity, model, len(request.body), 0.0, facts.max_output_tokens, session=session)
 
     def _only_endpoint(self) -> str:

@@ -35,6 +35,23 @@ def test_fields_are_read_from_the_top_of_a_body(body: bytes, model: str, cap: in
     assert (facts.model, facts.max_output_tokens) == (model, cap)
 
 
+@pytest.mark.parametrize(
+    ("body", "session"),
+    [
+        (b'{"model":"m"}', b""),
+        (b'{"prompt_cache_key":"s-1","model":"m"}', b"s-1"),
+        (b'{"prompt_cache_key" : "\\u00e9\xc3\xa9" }', b"\\u00e9\xc3\xa9"),
+        (b'{"prompt_cache_key":""}', b""),
+        (b'{"prompt_cache_key":null}', b""),
+        (b'{"prompt_cache_key":7}', b""),
+        (b'{"prompt_cache_key":{"a":"b"}}', b""),
+        (b'{"metadata":{"prompt_cache_key":"s-1"}}', b""),
+    ],
+)
+def test_a_key_for_the_prompt_s_cache_is_told_as_it_is_spelled(body: bytes, session: bytes) -> None:
+    assert read_facts(body, JSON).session == session
+
+
 def test_json_is_recognised_whatever_its_type_is_called() -> None:
     assert read_facts(b'{"model":"m"}', b"").model == "m"
     assert read_facts(b'{"model":"m"}', b"application/vnd.api+json; charset=utf-8").model == "m"
@@ -58,7 +75,8 @@ anything = st.recursive(
 @settings(derandomize=True, deadline=None, max_examples=150)
 @given(
     document=st.fixed_dictionaries(
-        {}, optional={"model": anything, "max_tokens": anything, "max_completion_tokens": anything, "x": anything}
+        {},
+        optional=dict.fromkeys(("model", "max_tokens", "max_completion_tokens", "prompt_cache_key", "x"), anything),
     )
 )
 def test_any_document_is_read_or_refused(document: dict[str, object]) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from dlbctl.core.curve import Curve
 from dlbctl.core.errors import DlbctlError, UsageError
+from dlbctl.core.session import session_of
 from dlbctl.core.snapshot import CellRow, CurveRow, EndpointRow
 from dlbctl.engine.profile import load_profile
 from dlbctl.replay.selection import Selection
@@ -244,6 +245,7 @@ def test_sessions_come_to_the_root_that_replay_would_send_them_to() -> None:
     expected = [ranked(targets, row.session)[0].name for row in read_trace(SHORT).rows]
     found = list(traffic().arrivals(["a", "none", "b"], [2.0, 0.0, 1.0], demand=2.0, engine_block_tokens=16))
     assert [["a", "none", "b"][one.source] for one in found] == expected
+    assert [one.session for one in found] == [session_of(row.session.encode()) for row in read_trace(SHORT).rows]
     first = read_trace(SHORT).rows[-1]
     assert found[-1].at_s == first.timestamp_s / 2.0
     assert found[-1].prompt_tokens == first.input_tokens + CHAT_TOKENS

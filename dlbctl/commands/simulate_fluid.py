@@ -31,13 +31,14 @@ def fluid(
         "flow/gradient",
         "--policy",
         metavar="MECHANISM/COST",
-        help="What is integrated: `flow` or `argmin`, on `gradient`, `latency` or `rif`.",
+        help="What is integrated: `flow`, `flow-pi` or `argmin`, on `gradient`, `latency` or `rif`.",
     ),
     stepsize: float | None = typer.Option(
         None,
         "--stepsize",
         metavar="ETA",
-        help="Of flow, 1/s² for costs in seconds. (default: .01/s over each source's mean one-way delay)",
+        help="Of flow, 1/s² for costs in seconds, or of flow-pi, 1/s. (default: .01, for flow per second, over each "
+        "source's mean one-way delay)",
     ),
     time_s: float = typer.Option(300.0, "--time", metavar="SECONDS", help="How long the model is integrated."),
     utilisation: float | None = typer.Option(

@@ -144,6 +144,7 @@ class Endpoint:
         while cost.fallback and not all(cost.ready(c) for c in self.routable):
             cost = Cost.load(cost.fallback)
         self.cost = cost
+        self.mechanism.priced(cost)
         for candidate in self.routable:
             self.touch(candidate)
         self.mechanism.among(self.routable)

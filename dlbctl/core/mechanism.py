@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
-    from dlbctl.core.policy import CellView, Demand, View
+    from dlbctl.core.policy import CellView, Cost, Demand, View
     from dlbctl.core.programs import Program, Solution
     from dlbctl.core.settings import EndpointSettings
 
@@ -33,6 +33,9 @@ class Mechanism:
 
     def configure(self, settings: EndpointSettings) -> None:
         """Take over the endpoint's settings: before anything else, and when they change."""
+
+    def priced(self, cost: Cost) -> None:
+        """Costs are told by this one from now on: the policy's, or one that it falls back to."""
 
     def choose(self, now_s: float, candidates: Sequence[View], request: Demand, rng: random.Random) -> tuple[int, str]:
         """Index of the chosen candidate (at least two are given) and the rule that decided.

@@ -100,7 +100,8 @@ class Cost(NamedTuple):
     """A registered cost.
 
     ready: whether it can be told for a candidate; if not, `fallback` is used, for want of `needs`. per_token: what each
-    prompt token of a request adds at a candidate, of costs that know.
+    prompt token of a request adds at a candidate, of costs that know. can_be_zero: an idle
+    candidate costs nothing, so that differences between costs say something and their ratios do not.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Cost(NamedTuple):
     fallback: str
     needs: str = ""
     per_token: Callable[[View], float] | None = None
+    can_be_zero: bool = False
 
     @classmethod
     def load(cls, name: str, *, where: str = "policy") -> Cost:
@@ -123,6 +125,7 @@ class Cost(NamedTuple):
             module.FALLBACK,
             module.NEEDS,
             getattr(module, "per_token", None),
+            getattr(module, "CAN_BE_ZERO", False),
         )
 
 

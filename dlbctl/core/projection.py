@@ -21,3 +21,8 @@ def onto_simplex(values: list[float]) -> list[float]:
             break
         theta = level
     return [max(theta - (greatest - value), 0.0) for value in values]
+
+
+def downhill(shares: list[float], heights: list[float], length: float) -> list[float]:
+    """Proj(x - length h): shares moved some way from what is high to what is low. length > 0; h may be infinite."""
+    return onto_simplex([share - length * height for share, height in zip(shares, heights, strict=True)])

@@ -137,15 +137,23 @@ class QueueSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FlowSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """How the mechanism `flow` moves an endpoint's shares."""
+    """How the mechanisms `flow` and `flow-pi` move an endpoint's shares."""
 
     stepsize: Annotated[
         float,
         Meta(
-            description="How fast shares follow costs: eta of DLB section 3.2.2, per second squared for costs in "
-            "seconds. 0 for 0.01 per second, divided by the mean one-way latency to the targets."
+            description="How fast shares follow costs: eta of DLB section 3.2.2. With `flow` per second squared for "
+            "costs in seconds, with `flow-pi`, whose costs are relative, per second. 0 for 0.01 (per second with "
+            "`flow`), divided by the mean one-way latency to the targets in seconds."
         ),
     ] = 0.0
+    split: Annotated[
+        Literal["random", "deficit"] | None,
+        Meta(
+            description="How requests are drawn by their shares: each by chance, as the paper has it, or so that at "
+            "any time every target has had its share to within a few requests. By default as the mechanism has it."
+        ),
+    ] = None
 
     def check(self, where: str) -> None:
         """Raise ConfigError for what types cannot say."""
@@ -175,7 +183,7 @@ class EndpointSettings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     flow: Annotated[
         FlowSettings,
-        Meta(description="How the mechanism `flow`, where the policy has it, moves its shares."),
+        Meta(description="How `flow` and `flow-pi`, where the policy has one of them, move their shares."),
     ] = field(default_factory=FlowSettings)
 
     def check(self, where: str) -> None:

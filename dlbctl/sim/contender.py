@@ -1,4 +1,4 @@
-"""What is compared: a policy, for MNLB with what it is told of how much a server bears, for flow with its stepsize."""
+"""What is compared: a policy, for MNLB with what it is told of how much a server bears, for flows with a stepsize."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dlbctl.core.policy import Policy
 
 RAND = "weighted-random"
 _PLANNER = "mnlb"
-_FLOW = "flow/"
+_FLOWS = ("flow/", "flow-pi/")
 
 Capacity = Literal["true", "nominal"]
 
@@ -27,7 +27,7 @@ DEFAULTS = (
 class Contender(Struct, frozen=True):
     """A policy by name. capacity: what MNLB believes that a server bears: its cell's own, or the same everywhere.
 
-    stepsize: eta of flow, 0 for its rule.
+    stepsize: eta of flow or flow-pi, 0 for its rule.
     """
 
     policy: str
@@ -48,12 +48,12 @@ class Contender(Struct, frozen=True):
         Policy.parse(policy, where="--policies")
         if not colon:
             return cls(policy)
-        if policy.startswith(_FLOW):
+        if policy.startswith(_FLOWS):
             return cls(policy, stepsize=_stepsize(text, more))
         if policy != _PLANNER:
-            hint = f"{_PLANNER}:nominal, {_FLOW}gradient:0.01, or {policy} alone"
+            hint = f"{_PLANNER}:nominal, flow/gradient:0.01, or {policy} alone"
             raise UsageError(
-                f"--policies {text}: only {_PLANNER} is told of capacity, and flow of a stepsize", hint=hint
+                f"--policies {text}: only {_PLANNER} is told of capacity, and flows of a stepsize", hint=hint
             )
         if more not in ("true", "nominal"):
             raise UsageError(f"--policies {text}: capacity is true or nominal")
@@ -66,7 +66,7 @@ def _stepsize(text: str, number: str) -> float:
     except ValueError:
         stepsize = -1.0
     if not 0.0 < stepsize < float("inf"):
-        raise UsageError(f"--policies {text}: {number!r} is no stepsize", hint="a positive number, 1/s² for costs in s")
+        raise UsageError(f"--policies {text}: {number!r} is no stepsize", hint="a positive number")
     return stepsize
 
 

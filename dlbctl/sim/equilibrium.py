@@ -43,11 +43,15 @@ MOST_ROUNDS = 20
 
 
 class Cost(NamedTuple):
-    """A cost of the paper's section 3.2.3: f(n) of the load per server, and whether the round trip is added."""
+    """A cost of the paper's section 3.2.3: f(n) of the load per server, and whether the round trip is added.
+
+    can_be_zero: as the router's cost of that name says of itself.
+    """
 
     name: str
     of: Callable[[Service, float], float]
     with_network: bool
+    can_be_zero: bool = False
 
     def network_s(self, network: Network) -> Array:
         """g_ij by source and cell."""
@@ -61,7 +65,7 @@ class Cost(NamedTuple):
 
 GRADIENT = Cost("gradient", lambda service, n: service.gradient_s(n), with_network=True)
 LATENCY = Cost("latency", lambda service, n: service.latency_s(n), with_network=True)
-RIF = Cost("rif", lambda _, n: n, with_network=False)
+RIF = Cost("rif", lambda _, n: n, with_network=False, can_be_zero=True)
 COSTS = {cost.name: cost for cost in (GRADIENT, LATENCY, RIF)}
 
 

@@ -2,11 +2,13 @@
 
     dN_j/dt = Σ_i λ_i x_ij(t - τ_ij) - μ_j(N_j)
     flow:    dx_i/dt = -η_i c_i, projected onto the simplex of admissible cells
+    flow-pi: the same with heights h_i of log cost in the place of c_i, and a part that follows h_i at once
     argmin:  x_i is all on the least c_ij
     with     c_ij(t) = f_j(N_j(t - τ_ij)) + g_ij
 
 A step is Euler's, which for the shares is just what a router does each round. Only costs and shares have a past that
-matters; both are kept as long as the longest delay, and delays between steps are interpolated.
+matters; both are kept as long as the longest delay, and delays between steps are interpolated. Shares move by the
+mechanisms' own functions.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from typing import TypeAlias
 import numpy as np
 
 from dlbctl.core.errors import DlbctlError
-from dlbctl.core.mechanisms.flow import KAPPA_PER_S, TAU_FLOOR_S
-from dlbctl.core.projection import onto_simplex
+from dlbctl.core.mechanisms import flow as flow_mechanism
+from dlbctl.core.mechanisms import flow_pi as flow_pi_mechanism
+from dlbctl.core.moving_shares import TAU_FLOOR_S
 from dlbctl.sim.equilibrium import Cost
 from dlbctl.sim.network import Array, Network
 
@@ -67,14 +70,27 @@ def tail_of(length: int) -> slice:
 
 
 def flow(stepsizes: Array) -> Rule:
-    """Projected gradient descent with η_i by source [1/s², for costs in seconds]."""
+    """The mechanism `flow`, with η_i by source [1/s², for costs in seconds]."""
 
     def step(shares: Array, costs: Array, step_s: float) -> Array:
-        # Counted from the least: the projection does not see what all coordinates have in common.
-        dearer = costs - costs.min(axis=1, keepdims=True)
-        moved = shares - (stepsizes * step_s)[:, None] * dearer
-        projected: Array = np.array([onto_simplex(row) for row in moved.tolist()])
-        return projected
+        rows = zip(shares.tolist(), costs.tolist(), (stepsizes * step_s).tolist(), strict=True)
+        moved: Array = np.array([flow_mechanism.step(*row) for row in rows])
+        return moved
+
+    return step
+
+
+def flow_pi(stepsizes: Array, cost: Cost) -> Rule:
+    """The mechanism `flow-pi`, with η_i by source [1/s]. For one run: it remembers the shares that it has learned."""
+    learned: list[list[float]] = []
+
+    def step(shares: Array, costs: Array, step_s: float) -> Array:
+        before = learned or shares.tolist()
+        rows = zip(before, costs.tolist(), (stepsizes * step_s).tolist(), strict=True)
+        moved = [flow_pi_mechanism.step(*row, can_be_zero=cost.can_be_zero) for row in rows]
+        learned[:] = [row for row, _ in moved]
+        used: Array = np.array([row for _, row in moved])
+        return used
 
     return step
 
@@ -85,10 +101,10 @@ def argmin(shares: Array, costs: Array, step_s: float) -> Array:  # noqa: ARG001
     return np.asarray(least / least.sum(axis=1, keepdims=True), dtype=np.float64)
 
 
-def default_stepsizes(network: Network) -> Array:
-    """η_i as routers choose it: inversely proportional to the mean one-way latency to a source's cells."""
+def default_stepsizes(network: Network, kappa: float = flow_mechanism.KAPPA_PER_S) -> Array:
+    """η_i as routers choose it: kappa over the mean one-way latency to a source's cells."""
     mean_s = network.delay_s.sum(axis=1) / network.admissible.sum(axis=1)
-    return np.asarray(KAPPA_PER_S / np.maximum(mean_s, TAU_FLOOR_S), dtype=np.float64)
+    return np.asarray(kappa / np.maximum(mean_s, TAU_FLOOR_S), dtype=np.float64)
 
 
 def default_step_s(network: Network) -> float:

@@ -9,12 +9,14 @@ from math import inf
 import numpy as np
 
 from dlbctl.core.errors import UsageError
+from dlbctl.core.mechanisms.flow import KAPPA_PER_S
+from dlbctl.core.mechanisms.flow_pi import KAPPA
 from dlbctl.sim.equilibrium import COSTS, GRADIENT, LATENCY, Equilibrium, equilibrium
-from dlbctl.sim.fluid import Rule, Trajectory, argmin, default_stepsizes, flow, integrate
+from dlbctl.sim.fluid import Rule, Trajectory, argmin, default_stepsizes, flow, flow_pi, integrate
 from dlbctl.sim.network import Array, Network
 from dlbctl.sim.stability import Linearised, Verdict, judge
 
-MECHANISMS = ("flow", "argmin")
+MECHANISMS = ("flow", "flow-pi", "argmin")
 # What the equilibrium of each cost is called where all three stand side by side.
 NAMES = {"gradient": "optimum", "latency": "wardrop", "rif": "rif"}
 
@@ -88,9 +90,9 @@ def report(network: Network, policy: str, duration_s: float, stepsize: float | N
     """Solve, integrate and compare. stepsize: of all sources; by default each has that of the routers' rule."""
     mechanism, cost = parse_policy(policy)
     found = {name: equilibrium(network, one) for name, one in COSTS.items()}
-    stepsizes = default_stepsizes(network) if stepsize is None else np.full(len(network.sources), stepsize)
-    rule: Rule = flow(stepsizes) if mechanism == "flow" else argmin
-    run = integrate(network, COSTS[cost], rule, duration_s)
+    stepsizes = _stepsizes(network, mechanism, stepsize)
+    rules: dict[str, Rule] = {"flow": flow(stepsizes), "flow-pi": flow_pi(stepsizes, COSTS[cost]), "argmin": argmin}
+    run = integrate(network, COSTS[cost], rules[mechanism], duration_s)
     least_s = found[GRADIENT.name].mean_latency_s
     capacity = float(network.capacity_rps.sum())
     made = FluidReport(
@@ -109,6 +111,12 @@ def report(network: Network, policy: str, duration_s: float, stepsize: float | N
         ],
     )
     return made, run
+
+
+def _stepsizes(network: Network, mechanism: str, stepsize: float | None) -> Array:
+    if stepsize is not None:
+        return np.full(len(network.sources), stepsize)
+    return default_stepsizes(network, KAPPA if mechanism == "flow-pi" else KAPPA_PER_S)
 
 
 def _states(network: Network, found: dict[str, Equilibrium], policy: str, run: Trajectory) -> Iterator[StateRow]:

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from dlbctl.core.mechanism import ROUND_S, Mechanism
-from dlbctl.core.mechanisms.flow import LONGEST_S
+from dlbctl.core.moving_shares import LONGEST_S
 from dlbctl.core.policy import Policy
 from dlbctl.core.settings import EndpointSettings, FlowSettings
 from tests.core.views import ANY, Seen

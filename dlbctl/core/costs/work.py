@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 UNIT = "s"
 FALLBACK = ""
 NEEDS = ""
+CAN_BE_ZERO = True
 
 
 def cost(view: View) -> float:

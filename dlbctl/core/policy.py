@@ -100,8 +100,8 @@ class Cost(NamedTuple):
     """A registered cost.
 
     ready: whether it can be told for a candidate; if not, `fallback` is used, for want of `needs`. per_token: what each
-    prompt token of a request adds at a candidate, of costs that know. can_be_zero: an idle
-    candidate costs nothing, so that differences between costs say something and their ratios do not.
+    prompt token of a request adds at a candidate, of costs that know. can_be_zero: an idle candidate costs nothing, so
+    that differences between costs say something and their ratios do not.
     """
 
     name: str

@@ -3,7 +3,7 @@
 Of the requests that arrived lately only the short ones have ended. So their mean says too little, and says so for as
 long as it takes the long ones to end: exactly when a cell has become slow. Under a log-normal whose relative spread all
 bins share, the mean m of a bin is the fixed point of m = (sum w y + sum v E[Y | Y > r; m]) / (sum w + sum v), over
-latencies y that are known and ages r of what is open. Where nothing is open, or all of it is young, it is the plain mean.
+latencies y that are known and ages r of what is open. Where nothing is open, or all is young, it is the plain mean.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _TOLERANCE = 1e-3
 _ROOT_TAU = sqrt(2.0 * pi)
 # erfc(x) exp(x²) (1 + x/2) = exp(this polynomial in 1 / (1 + x/2)), highest power first: to 1.2e-7 (Numerical
 # Recipes, section 6.2). numpy has no erf, and scipy is not for routers.
-_ERFC = (0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807)
-_ERFC += (-0.18628806, 0.09678418, 0.37409196, 1.00002368, -1.26551223)
+_ERFC_HIGH = (0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807)
+_ERFC_LOW = (-0.18628806, 0.09678418, 0.37409196, 1.00002368, -1.26551223)
+_ERFC = np.array((*_ERFC_HIGH, *_ERFC_LOW))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Completion:
 
     mean_s: of each bin. cv_sq: the squared coefficient of variation that they share. told: how many ended requests each
     one in flight is worth, from 0 to its weight. One that has just come is worth nothing and moves no mean, one far
-    older than the mean is worth whole. Every bin holds some that ended: of ages alone there is no telling when they will.
+    older than the mean is worth whole. Every bin holds some that ended: ages alone do not tell when they will end.
     """
 
     def __init__(self, ended: Ended, still: Open) -> None:
@@ -96,8 +97,8 @@ class Completion:
 
     def _sums(self, of: Floats) -> Floats:
         """By bin, of what is open."""
-        sums: Floats = np.bincount(self._open.place, of, len(self._ended.weight))
-        return sums
+        return np.bincount(self._open.place, of, len(self._ended.weight)).astype(np.float64)
+
 
 def _shared_cv_sq(weight: Floats, latency_s: Floats, latency_sq: Floats) -> float:
     """Squared coefficient of variation of all bins together, each around its own mean, from their sums."""

@@ -20,13 +20,28 @@ _RHO_ROUNDING = 1e-9
 _KNEE_WIDTH_MIN = 1e-6  # s / c: sharper than any load step that can be seen, and far from overflow
 
 
+class Belief(msgspec.Struct, frozen=True):
+    """Independent normal beliefs about a curve's θ = (ln a, ln c, ln(s/c), logit of ρ in its box).
+
+    Raises ValueError, also when decoded, for numbers that are none.
+    """
+
+    mean: tuple[float, float, float, float]
+    sd: tuple[float, float, float, float]
+
+    def __post_init__(self) -> None:
+        if not all(map(isfinite, (*self.mean, *self.sd))) or min(self.sd) <= 0.0:
+            raise ValueError("belief: means must be finite, and deviations positive too")
+
+
 class Curve(msgspec.Struct, frozen=True):
     """l(n) = a + b s softplus((n - c) / s), for n requests in flight per server (DLB section 3.3).
 
     a: latency of an idle server [s]. b: slope past the knee [s per request per server]. c: place of the knee
     and s: its width [requests per server]. The rest describes the fit: `version` grows with each curve of a
     cell; `sd_log_gradient` is the posterior SD of ln(1/μ'(n)) where the cell worked when it was fitted;
-    `n_min`..`n_max` is the range of load seen and `samples` the effective number of samples.
+    `n_min`..`n_max` is the range of load seen and `samples` the effective number of samples. `own` is what these alone
+    say of θ, without what other cells are like; None where they are too few.
 
     Raises ValueError, also when decoded (msgspec.ValidationError), for numbers that are no curve: μ(n) =
     n/l(n) rises strictly and stays bounded, as the paper's Assumption 1 asks, only if a > b c.
@@ -41,6 +56,7 @@ class Curve(msgspec.Struct, frozen=True):
     n_min: float = 0.0
     n_max: float = 0.0
     samples: float = 0.0
+    own: Belief | None = None
 
     def __post_init__(self) -> None:
         if not all(isfinite(x) and x > 0 for x in (self.a, self.b, self.c, self.s)):

@@ -228,6 +228,12 @@ class AttemptFailed(Struct, tag=True, frozen=True):
     retry_after_s: float
 
 
+class Stalled(Struct, tag=True, frozen=True):
+    """The client reads slower than its answer comes, for the first time."""
+
+    exchange: int
+
+
 class ClientGone(Struct, tag=True, frozen=True):
     """The client left before the answer was complete."""
 
@@ -341,6 +347,7 @@ Event: TypeAlias = (
     | FirstByte
     | Ended
     | AttemptFailed
+    | Stalled
     | ClientGone
     | Expired
     | StateReported

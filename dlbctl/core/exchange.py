@@ -42,7 +42,7 @@ class Exchange:
     number: the tier's own, for logs. deadline_s: when its client stops waiting for it to begin. queued_s: when it
     began to wait for room. retrying: this attempt is charged to the endpoint's budget of retries.
     extra_tokens: prompt tokens beyond the endpoint's usual. load_at_arrival: requests per server in the cell when it
-    came. first_byte_s: when its answer began.
+    came. first_byte_s: when its answer began. stalled_s: when its client first fell behind.
     prefill_s, decode_s: the work charged to the server, in seconds of one standard server.
     """
 
@@ -61,6 +61,7 @@ class Exchange:
     output_tokens = 0.0
     load_at_arrival = 0.0
     first_byte_s = NEVER
+    stalled_s = NEVER
     prefill_s = 0.0
     decode_s = 0.0
 

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dlbctl.core.curve import RHO_MAX, RHO_MIN, Curve
-from dlbctl.core.samples import Bin
+from dlbctl.core.bins import Bin
+from dlbctl.core.curve import RHO_MAX, RHO_MIN, Belief, Curve
 
 Floats = NDArray[np.float64]
 
@@ -38,14 +38,6 @@ _CV_MIN = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Prior:
-    """Independent normal beliefs about θ = (ln a, ln c, ln(s/c), logit of ρ in its box): the shrinkage."""
-
-    mean: tuple[float, float, float, float]
-    sd: tuple[float, float, float, float]
-
-
-@dataclass(frozen=True, slots=True)
 class FitResult:
     """What a fit came to. Without a curve, `reason` says why; `cost` is half the summed robust loss."""
 
@@ -61,7 +53,7 @@ class FitResult:
         return self.curve.sd_log_gradient if self.curve else float("inf")
 
 
-def weak_prior(bins: Sequence[Bin]) -> Prior:
+def weak_prior(bins: Sequence[Bin]) -> Belief:
     """A belief that settles only what the data leaves open: the knee, if it was never passed, is not far off.
 
     Below the knee nothing shows where it is, and a guess beyond all loads seen would trust a cell with what
@@ -69,7 +61,7 @@ def weak_prior(bins: Sequence[Bin]) -> Prior:
     """
     loads = sorted(max(b.n, _LOAD_MIN) for b in bins)
     knee = sqrt(loads[len(loads) // 2] * loads[-1])
-    return Prior((log(_idle_latency_s(bins)), log(knee), log(0.25), -1.0), (2.0, 1.0, 0.7, 1.0))
+    return Belief((log(_idle_latency_s(bins)), log(knee), log(0.25), -1.0), (2.0, 1.0, 0.7, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +77,8 @@ class _Point:
 class CurveFit:
     """One fit: `while not fit.step(): ...`, then `fit.result()`.
 
-    bins: from SampleStore.bins or pooled. prior: None for weak_prior(bins). warm: the cell's last curve; the
+    bins: from SampleStore.bins or pooled. prior: what is believed of such cells, which makes a curve of whatever bins,
+    even of none; None for weak_prior(bins). warm: the cell's last curve; the
     fit starts there unless the prior's mean is better, and the new curve takes the next version.
     at_n: the load per server where the SD of the gradient is wanted, by default the mean load of the bins.
 
@@ -97,12 +90,12 @@ class CurveFit:
     def __init__(
         self,
         bins: Sequence[Bin],
-        prior: Prior | None = None,
+        prior: Belief | None = None,
         warm: Curve | None = None,
         *,
         at_n: float | None = None,
     ) -> None:
-        self._reason = _refusal(bins)
+        self._reason = "" if prior else _refusal(bins)
         self._version = warm.version + 1 if warm else 1
         self._steps = 0
         self._converged = False
@@ -118,7 +111,7 @@ class CurveFit:
         self._prior_mean = np.array(prior.mean)
         self._prior_precision = np.array(prior.sd) ** -2.0
         self._samples = sum(b.n_eff for b in bins)
-        self._at_n = _mean_load(bins) if at_n is None else at_n
+        self._at_n = at_n if at_n is not None else _mean_load(bins) if bins else exp(prior.mean[1])
         self._damping = _DAMPING_START
         starts = [_boxed(self._prior_mean)] + ([_theta(warm)] if warm else [])
         self._best = min((self._evaluate(theta) for theta in starts), key=lambda point: point.cost)
@@ -169,11 +162,19 @@ class CurveFit:
             _curve(self._best.theta),
             version=self._version,
             sd_log_gradient=self._sd_log_gradient(),
-            n_min=float(self._n.min()),
-            n_max=float(self._n.max()),
+            n_min=float(self._n.min(initial=self._at_n)),
+            n_max=float(self._n.max(initial=0.0)) or self._at_n,
             samples=self._samples,
         )
         return FitResult(curve, self._converged, self._best.cost, self._steps)
+
+    def belief(self) -> Belief | None:
+        """θ as it is now and its posterior SDs; None without a curve."""
+        if self._reason:
+            return None
+        _, hessian = self._normal_equations()
+        sd = np.sqrt(np.linalg.inv(hessian).diagonal())
+        return Belief(tuple(self._best.theta.tolist()), tuple(sd.tolist()))
 
     def _evaluate(self, theta: Floats) -> _Point:
         log_latency, jacobian = _log_latency(theta, self._n)
@@ -263,6 +264,8 @@ def _mean_load(bins: Sequence[Bin]) -> float:
 
 def _relative_variance(bins: Sequence[Bin]) -> Floats:
     """Each bin's variance of ln ȳ, CV²/n_eff, its CV drawn toward the one of all bins."""
+    if not bins:
+        return np.empty(0)
     n_eff = np.array([b.n_eff for b in bins])
     squared = np.array([b.cv for b in bins]) ** 2
     shared = float(np.average(squared, weights=n_eff))

@@ -39,6 +39,7 @@ from dlbctl.core.events import (
     SettingsChanged,
     Solve,
     Solved,
+    Stalled,
     StateReported,
     TargetsChanged,
     TimerFired,
@@ -176,7 +177,7 @@ def _settled(action: Forward | Reject) -> Forwarded | Rejected:
 def handle(tier: Tier, now_s: float, event: Event) -> Action | None:
     """Tell a tier of an event. KeyError (LookupError) when it is about an exchange that is not open."""
     match event:
-        case AttemptStarted() | FirstByte() | Ended() | AttemptFailed() | ClientGone() | Expired():
+        case AttemptStarted() | FirstByte() | Ended() | AttemptFailed() | Stalled() | ClientGone() | Expired():
             return _handle_request(tier, now_s, event, tier.exchanges[event.exchange])
         case Arrived():
             return tier.arrived(now_s, event.arrival)
@@ -213,7 +214,7 @@ def handle(tier: Tier, now_s: float, event: Event) -> Action | None:
     return None
 
 
-RequestEvent: TypeAlias = AttemptStarted | FirstByte | Ended | AttemptFailed | ClientGone | Expired
+RequestEvent: TypeAlias = AttemptStarted | FirstByte | Ended | AttemptFailed | Stalled | ClientGone | Expired
 
 
 def _handle_request(tier: Tier, now_s: float, event: RequestEvent, exchange: Exchange) -> Action | None:
@@ -228,6 +229,8 @@ def _handle_request(tier: Tier, now_s: float, event: RequestEvent, exchange: Exc
             return tier.attempt_failed(
                 now_s, exchange, event.failure, event.written, event.answered, event.reused, event.retry_after_s
             )
+        case Stalled():
+            tier.stalled(now_s, exchange)
         case ClientGone():
             tier.client_gone(now_s, exchange)
         case Expired():

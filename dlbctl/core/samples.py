@@ -1,70 +1,17 @@
-"""The latency samples a curve is fitted to: a bounded store of recent ones, and their reduction to bins.
-
-Everything that informs a fit is a *point*: a load, a latency, and the number of fresh samples it is worth. A
-sample is a point, a bin of a leaf peer is a heavier one; both are reduced alike to at most 24 bins.
-"""
+"""The latency samples of one cell and endpoint: a bounded store of recent ones."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
-from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from dlbctl.core.censoring import Completion, Ended, Open
+from dlbctl.core.bins import LATENCY_MAX_S, LATENCY_MIN_S, LOAD_MAX, NEGLIGIBLE, Bin, Cut, Floats, Points, Reduction
 
-Floats = NDArray[np.float64]
-
-BIN_LIMIT = 24
-# A bin's mean enters the fit through its logarithm, which a mean of m samples underestimates by CV²/2m.
-BIN_SAMPLES_MIN = 8.0
-# What no clock or counter means; it keeps squares finite.
-LATENCY_MIN_S, LATENCY_MAX_S = 1e-9, 1e9
-LOAD_MAX = 1e9
-COUNT_MAX = 1e12
-# Means and sums of allowed values may leave their range by a rounding: n, latency_s, n_eff, cv.
-_BIN_MIN = (0.0, LATENCY_MIN_S, 0.0, 0.0)
-_BIN_MAX = (LOAD_MAX, LATENCY_MAX_S, COUNT_MAX, COUNT_MAX)
-# A point of less than this share of the whole, or a whole of less than this, says nothing any more.
-_NEGLIGIBLE = 1e-9
-_GOLDEN = 0.6180339887498949
 # A sample stands for at most so many times as many requests as a usual one.
 _SHARERS_MAX = 4.0
-
-
-class Bin(msgspec.Struct, frozen=True):
-    """The mean of samples of similar load; what leaves of one cell send each other, as JSON.
-
-    n: mean load [requests in flight per server]. latency_s: mean latency. n_eff: sum of the samples' weights,
-    the number of fresh ones that would tell as much. cv: coefficient of variation of the latencies.
-
-    Raises ValueError (msgspec.ValidationError when decoded) for numbers no samples have.
-    """
-
-    n: float
-    latency_s: float
-    n_eff: float
-    cv: float
-
-    def __post_init__(self) -> None:
-        measured = 0.0 <= self.n <= LOAD_MAX and LATENCY_MIN_S <= self.latency_s <= LATENCY_MAX_S
-        if not (measured and 0.0 < self.n_eff <= COUNT_MAX and 0.0 <= self.cv <= COUNT_MAX):
-            raise ValueError("bin: latency_s and n_eff must be positive, n and cv at least 0")
-
-
-@dataclass(frozen=True, slots=True)
-class _Points:
-    """Weighted observations as parallel arrays: load, mean latency [s], mean squared latency [s²], n_eff."""
-
-    n: Floats
-    latency_s: Floats
-    latency_sq: Floats
-    n_eff: Floats
 
 
 class InFlight(NamedTuple):
@@ -183,118 +130,30 @@ class SampleStore:
         open_n = np.clip(in_flight.loads, 0.0, LOAD_MAX)
         open_s = np.clip(in_flight.ages_s, LATENCY_MIN_S, LATENCY_MAX_S)
         open_weight = np.where(open_s <= known_s, kept * in_flight.each * np.exp2(-open_s / self.half_life_s), 0.0)
-        return Reduction(_Points(n, latency_s, latency_s**2, weight), _Cut(open_n, open_s, open_weight))
+        return Reduction(Points(n, latency_s, latency_s**2, weight), Cut(open_n, open_s, open_weight))
 
     def _known_since_s(self) -> float:
-        """Of what arrived since, all that ended has been heard of; of what came before, a full ring keeps only the long."""
+        """Of what arrived since, all that ended is in the ring; of what came before, once it is full, only the long.
+
+        The newer half is made do with in any case.
+        """
         if self._filled < self.capacity:
             return float("-inf")
         oldest = (self._newest + 1) % self.capacity
-        return self._arrivals_s[oldest] + self._latencies_s[oldest]
+        return min(self._arrivals_s[oldest] + self._latencies_s[oldest], float(np.median(self._arrivals_s)))
 
 
 def _shared_out(age_weight: Floats, sharers: Floats) -> tuple[Floats, float]:
     """Each kept sample's weight by all that it stands for, and what one request in flight weighs beside them.
 
-    Together they weigh what tells as much in equal weights (Kish's effective size). One slot that was shared by far more
-    than the others, as in a burst, may not outweigh them all.
+    Together they weigh what tells as much in equal weights (Kish's effective size). One slot that was shared by far
+    more than the others, as in a burst, may not outweigh them all.
     """
     if not len(sharers):
         return age_weight, 1.0
     stands_for = np.minimum(sharers, _SHARERS_MAX * np.median(sharers))
     whole = float((stands_for * age_weight).sum())
-    if whole < _NEGLIGIBLE:
+    if whole < NEGLIGIBLE:
         return age_weight, 1.0
     kept = whole / float((stands_for**2 * age_weight).sum())
     return kept * stands_for * age_weight, kept
-
-
-def pooled(bins: Iterable[Bin]) -> list[Bin]:
-    """Bins of several leaves of one cell as if one leaf had seen all the samples."""
-    table = np.array([msgspec.structs.astuple(b) for b in bins], dtype=float).reshape(-1, 4)
-    n, latency_s, n_eff, cv = table.T
-    return Reduction(_Points(n, latency_s, latency_s**2 * (1.0 + cv**2), n_eff)).bins()
-
-
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """Requests in flight as parallel arrays: load, age [s], weight."""
-
-    n: Floats
-    age_s: Floats
-    weight: Floats
-
-
-class Reduction:
-    """Points made into equal-weight bins over the loads in order: BIN_LIMIT of them, fewer while samples are few.
-
-    A load seen often fills several bins. Together they weigh what they should, and each stays small enough
-    for the robust loss to bound the pull of one odd group. What is in flight joins the bins of what has ended, and has
-    its say in steps: `while not reduction.step(): ...`, then `reduction.bins()`.
-    """
-
-    def __init__(self, points: _Points, cut: _Cut | None = None) -> None:
-        self._cut = cut
-        self._sums = np.empty((4, 0))
-        self._completion: Completion | None = None
-        total = points.n_eff.sum()
-        if total < _NEGLIGIBLE:
-            return
-        kept = np.flatnonzero(points.n_eff > _NEGLIGIBLE * total)
-        order = kept[np.argsort(points.n[kept], kind="stable")]
-        weight, n = points.n_eff[order], points.n[order]
-        reached = np.cumsum(weight)
-        count = int(min(max(total / BIN_SAMPLES_MIN, 1.0), BIN_LIMIT))
-        label = np.minimum(((reached - 0.5 * weight) / total * count).astype(np.intp), count - 1)
-        columns = (np.ones_like(points.n), points.n, points.latency_s, points.latency_sq)
-        sums = [np.bincount(label, weights=weight * column[order], minlength=count) for column in columns]
-        self._sums = np.array(sums)
-        if cut is not None and len(cut.n):
-            self._place = _places(cut.n, n, np.concatenate(([0.0], reached)), count)
-            ended = Ended(self._sums[0], self._sums[2], self._sums[3])
-            self._completion = Completion(ended, Open(self._place, cut.age_s, cut.weight))
-
-    def __repr__(self) -> str:
-        return f"<Reduction to {self._sums.shape[1]} bins, {self._completion or 'nothing in flight'}>"
-
-    def step(self) -> bool:
-        """Do a piece; true once there is nothing left to do."""
-        return self._completion is None or self._completion.step()
-
-    def bins(self) -> list[Bin]:
-        """At most BIN_LIMIT bins; none without points."""
-        return _bins(self._sums if self._completion is None else self._told(self._completion))
-
-    def _told(self, completion: Completion) -> Floats:
-        """The sums, of what has ended and of what that and the ages of the rest tell together."""
-        assert self._cut is not None
-        n_eff, n, latency_s, latency_sq = self._sums
-        told, count = completion.told, len(n_eff)
-        all_n_eff = n_eff + np.bincount(self._place, told, count)
-        all_n = n + np.bincount(self._place, told * self._cut.n, count)
-        mean_s = completion.mean_s
-        # The relative spread of each bin is that of what has ended there.
-        square = mean_s**2 * (latency_sq * n_eff / latency_s**2)
-        return np.stack((all_n_eff, all_n, mean_s * all_n_eff, square * all_n_eff))
-
-
-def _places(open_n: Floats, n: Floats, reached: Floats, count: int) -> NDArray[np.intp]:
-    """The bins of requests in flight, by loads n in order and the weights reached: those of one load are spread fairly.
-
-    Multiples of the golden ratio fill an interval evenly, and in no order of age.
-    """
-    low = reached[np.searchsorted(n, open_n, side="left")]
-    high = reached[np.searchsorted(n, open_n, side="right")]
-    between = np.arange(1, len(open_n) + 1) * _GOLDEN % 1.0
-    place = ((low + between * (high - low)) / reached[-1] * count).astype(np.intp)
-    fair: NDArray[np.intp] = np.minimum(place, count - 1)
-    return fair
-
-
-def _bins(sums: Floats) -> list[Bin]:
-    """Bins from the sums of weight and of weight times load, latency and squared latency."""
-    n_eff, n, latency_s, latency_sq = sums[:, sums[0] > 0.0]
-    n, latency_s, latency_sq = n / n_eff, latency_s / n_eff, latency_sq / n_eff
-    cv = np.sqrt(np.maximum(latency_sq / latency_s**2 - 1.0, 0.0))
-    rows = np.clip(np.stack((n, latency_s, n_eff, cv), axis=1), _BIN_MIN, _BIN_MAX)
-    return [Bin(*row) for row in rows.tolist()]

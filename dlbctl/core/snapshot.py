@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
+from dlbctl.core.bins import Bin
 from dlbctl.core.curve import Curve
 from dlbctl.core.policy import Cost
-from dlbctl.core.samples import Bin
 
 if TYPE_CHECKING:
     from dlbctl.core.endpoint import Endpoint
@@ -267,7 +267,7 @@ def _has(names: list[str]) -> str:
 def _own_curve(tier: Tier, endpoint: Endpoint, now_s: float) -> CurveRow:
     estimator = tier.estimators[endpoint.name]
     load = endpoint.rif / endpoint.k if endpoint.k > 0 else 0.0
-    bins, per_token = estimator.bins(now_s), endpoint.prefill.s_per_token
+    bins, per_token = estimator.bins(now_s, tier.in_flight(now_s, endpoint)), endpoint.prefill.s_per_token
     return _curve(tier.settings.cell, endpoint.name, estimator.curve, load, estimator.reason, bins, per_token)
 
 

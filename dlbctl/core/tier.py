@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from heapq import nlargest
+from itertools import islice
 from math import ceil
 from typing import Final
 
@@ -38,6 +39,7 @@ from dlbctl.core.health import Standing
 from dlbctl.core.mechanism import ROUND_S
 from dlbctl.core.news import MAX_ENDPOINTS, EndpointNews, News
 from dlbctl.core.programs import Solution
+from dlbctl.core.samples import InFlight
 from dlbctl.core.settings import RetrySettings, TierSettings, Timeouts
 from dlbctl.core.surroundings import Surroundings
 from dlbctl.core.target import Candidate
@@ -45,6 +47,8 @@ from dlbctl.core.target import Candidate
 MAX_ROOTS_REMEMBERED = 64
 # An event loop's timers count milliseconds: one that fires so early has not missed its time.
 EARLY_S: Final = 0.001
+# Enough for a mean to within a few percent; more would hold up the loop.
+IN_FLIGHT_LOOKED_AT: Final = 512
 
 # What the client is told when an attempt fails for good: status, code, words, Retry-After [s] (0 for none).
 FAILURES: dict[Failure, tuple[int, str, str, int]] = {
@@ -161,7 +165,8 @@ class Tier(Surroundings):
                 endpoint.mechanism.observed(now_s, candidate, now_s - exchange.arrived_s)
             estimator = self.estimators.get(endpoint.name)
             if estimator is not None:
-                estimator.add(now_s, exchange.load_at_arrival, now_s - exchange.arrived_s - stalled_s)
+                latency_s = now_s - exchange.arrived_s - stalled_s
+                estimator.add(now_s, exchange.arrived_s, exchange.load_at_arrival, latency_s)
 
     def attempt_failed(
         self,
@@ -180,6 +185,10 @@ class Tier(Surroundings):
         if answered or not may or (written and not exchange.arrival.replayable):
             return self._give_up(now_s, exchange, failure, retry_after_s, answered=answered)
         return self._retry_elsewhere(now_s, exchange, failure, retry_after_s)
+
+    def stalled(self, now_s: float, exchange: Exchange) -> None:
+        """The client reads slower than its answer comes: how long it takes is not the server's doing from now on."""
+        exchange.stalled_s = min(exchange.stalled_s, now_s)
 
     def client_gone(self, now_s: float, exchange: Exchange) -> None:  # noqa: ARG002 - events carry their time
         """The client left; nobody's fault, so nothing is learned and no error counted."""
@@ -247,7 +256,11 @@ class Tier(Surroundings):
         Work too slow for that is asked for too.
         """
         self._tend(now_s)
-        due = [estimator.work(now_s) for estimator in self.estimators.values()]
+        due = []
+        for name, estimator in self.estimators.items():
+            if estimator.due(now_s):
+                estimator.begin(now_s, self.in_flight(now_s, self.endpoints[name]))
+            due.append(estimator.work(now_s))
         learning = [endpoint for endpoint in self.endpoints.values() if endpoint.mechanism.ROUNDS]
         if learning:
             due.append(self._round(now_s, learning))
@@ -303,6 +316,17 @@ class Tier(Surroundings):
             and exchange.attempts < retries.attempts
             and exchange.arrival.replayable
         )
+
+    def in_flight(self, now_s: float, endpoint: Endpoint) -> InFlight:
+        """What an endpoint's estimator may know of requests that have not ended; of very many, every so manieth."""
+        each = len(self.exchanges) // IN_FLIGHT_LOOKED_AT + 1
+        loads: list[float] = []
+        ages_s: list[float] = []
+        for exchange in islice(self.exchanges.values(), 0, None, each):
+            if exchange.endpoint is endpoint:
+                loads.append(exchange.load_at_arrival)
+                ages_s.append(min(now_s, exchange.stalled_s) - exchange.arrived_s)
+        return InFlight(loads, ages_s, float(each))
 
     def routable(self) -> bool:
         """Whether any endpoint could be served now."""

@@ -23,9 +23,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from dlbctl import __version__
 from dlbctl.core import snapshot
+from dlbctl.core.bins import pooled
 from dlbctl.core.errors import ConfigError, DlbctlError
 from dlbctl.core.events import AdminState
-from dlbctl.core.samples import pooled
 from dlbctl.core.snapshot import CurveRow, ServerRow
 from dlbctl.router.leaf_faults import NO_ANSWER, OTHER_TOKEN
 from dlbctl.router.metrics import Metrics

@@ -49,6 +49,7 @@ from dlbctl.core.events import (
     SetTimer,
     SettingsChanged,
     Solved,
+    Stalled,
     State,
     StateReported,
     TargetsChanged,
@@ -222,6 +223,11 @@ class RecordedTier(Tier):
         event = AttemptFailed(exchange.number, failure, written, answered, reused, retry_after_s)
         self._note(now_s, event, action)
         return action
+
+    def stalled(self, now_s: float, exchange: Exchange) -> None:
+        """See Tier."""
+        super().stalled(now_s, exchange)
+        self._note(now_s, Stalled(exchange.number))
 
     def client_gone(self, now_s: float, exchange: Exchange) -> None:
         """See Tier."""

@@ -418,6 +418,9 @@ class Relay:
             self._paused = True
             self._paused_s = self._router.clock()
             self._upstream.pause()
+            if self._stalled_s == 0.0:
+                for tier, exchange in self._hops:
+                    tier.stalled(self._paused_s, exchange)
 
     def client_resumed(self) -> None:
         """The client has caught up."""

@@ -15,10 +15,10 @@ from random import Random
 
 import msgspec
 
+from dlbctl.core.bins import Bin
 from dlbctl.core.curve import Curve
 from dlbctl.core.errors import DlbctlError
 from dlbctl.core.fit import CurveFit
-from dlbctl.core.samples import Bin
 from dlbctl.sim.arrivals import poisson
 from dlbctl.sim.equilibrium import optimum
 from dlbctl.sim.measurement import Measurement

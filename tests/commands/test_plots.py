@@ -22,8 +22,8 @@ from dlbctl.commands.plots import (
     plot,
     round_up,
 )
+from dlbctl.core.bins import BIN_LIMIT, LATENCY_MAX_S, LATENCY_MIN_S, LOAD_MAX, Bin
 from dlbctl.core.curve import Curve
-from dlbctl.core.samples import BIN_LIMIT, LATENCY_MAX_S, LATENCY_MIN_S, LOAD_MAX, Bin
 from dlbctl.core.snapshot import CurveRow
 
 KNEE = Curve(a=0.8, b=0.096, c=6.0, s=1.5, version=3, sd_log_gradient=0.1, n_min=1.0, n_max=12.0, samples=100.0)

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from dlbctl.core.curve import RHO_MAX, RHO_MIN, Curve
-from dlbctl.core.fit import CurveFit, FitResult, Prior, weak_prior
-from dlbctl.core.samples import Bin, SampleStore, pooled
+from dlbctl.core.bins import Bin, pooled
+from dlbctl.core.curve import RHO_MAX, RHO_MIN, Belief, Curve
+from dlbctl.core.fit import CurveFit, FitResult, weak_prior
+from dlbctl.core.samples import SampleStore
 
 TRUTH = Curve(a=0.8, b=0.096, c=6.0, s=1.5)
 HALF_LIFE_S = 90.0
@@ -34,7 +35,7 @@ def sampled(seed: int, *, truth: Curve = TRUTH, count: int = 2000, low: float = 
     kept = SampleStore(rng, capacity=4 * count)
     for _ in range(count):
         n = rng.uniform(low, high)
-        kept.add(0.0, n, truth.latency_s(n) * noise(rng))
+        kept.add(0.0, 0.0, n, truth.latency_s(n) * noise(rng))
     return kept.bins(0.0)
 
 
@@ -42,7 +43,7 @@ def exact(loads: list[float], latency_s: Callable[[float], float], *, n_eff: flo
     return [Bin(n=n, latency_s=latency_s(n), n_eff=n_eff, cv=CV) for n in loads]
 
 
-def fitted(bins: list[Bin], prior: Prior | None = None, warm: Curve | None = None) -> FitResult:
+def fitted(bins: list[Bin], prior: Belief | None = None, warm: Curve | None = None) -> FitResult:
     fit = CurveFit(bins, prior, warm)
     while not fit.step():
         pass
@@ -62,7 +63,7 @@ def gradient_error(found: Curve, truth: Curve = TRUTH) -> float:
     return float(np.mean([abs(log(found.gradient_s(n) / truth.gradient_s(n))) for n in LOADS]))
 
 
-def reference(bins: list[Bin], prior: Prior) -> Curve:
+def reference(bins: list[Bin], prior: Belief) -> Curve:
     """scipy's own minimum of the documented loss, from several starts, derivatives by differences."""
     n, latency_s, n_eff = (np.array([getattr(b, name) for b in bins]) for name in ("n", "latency_s", "n_eff"))
 
@@ -160,7 +161,7 @@ def test_a_curve_that_changed_is_followed_within_two_half_lives() -> None:
     for tick in range(6000):
         truth = TRUTH if tick < 3600 else slower
         n = rng.uniform(1.0, 16.0)
-        kept.add(tick * 0.1, n, truth.latency_s(n) * noise(rng))
+        kept.add(tick * 0.1, tick * 0.1, n, truth.latency_s(n) * noise(rng))
         if tick == 3599 or tick == 3600 + 2 * HALF_LIFE_S * 10:
             last = curve_of(fitted(kept.bins(tick * 0.1), warm=last))
             before, after = latency_error(last), latency_error(last, slower)
@@ -204,7 +205,7 @@ def test_one_mad_bin_moves_the_curve_little() -> None:
 def test_the_prior_decides_what_the_data_leaves_open() -> None:
     """Loads seen only under the knee: fleet knowledge of where it is serves loads never seen."""
     bins = sampled(4, low=1.0, high=4.0)
-    fleet = Prior((log(0.8), log(6.0), log(0.25), -1.2), (0.3, 0.1, 0.3, 0.3))
+    fleet = Belief((log(0.8), log(6.0), log(0.25), -1.2), (0.3, 0.1, 0.3, 0.3))
     weakly, informed = curve_of(fitted(bins)), curve_of(fitted(bins, fleet))
     assert latency_error(informed) < 0.10
     assert latency_error(informed) < latency_error(weakly)
@@ -216,7 +217,7 @@ def test_two_loads_seen_again_and_again_are_both_met() -> None:
     kept = SampleStore(rng)
     for i in range(800):
         n = (2.0, 12.0)[i % 2]
-        kept.add(0.0, n, TRUTH.latency_s(n) * noise(rng))
+        kept.add(0.0, 0.0, n, TRUTH.latency_s(n) * noise(rng))
     found = curve_of(fitted(kept.bins(0.0)))
     for n in (2.0, 12.0):
         assert found.latency_s(n) == pytest.approx(TRUTH.latency_s(n), rel=0.10)
@@ -288,7 +289,7 @@ def test_any_bins_a_peer_may_send_make_a_sound_curve_or_a_reason(bins: list[Bin]
 def test_any_samples_make_a_sound_curve_or_a_reason(rows: list[tuple[float, float]], times: int) -> None:
     kept = SampleStore(Random(0))
     for n, latency_s in rows * times:
-        kept.add(0.0, n, latency_s)
+        kept.add(0.0, 0.0, n, latency_s)
     result = fitted(kept.bins(0.0))
     assert isfinite(result.cost)
     if result.curve is None:

@@ -21,6 +21,7 @@ from dlbctl.core.events import (
 )
 from dlbctl.core.exchange import Exchange, Phase
 from dlbctl.core.health import Standing
+from dlbctl.core.samples import InFlight
 from dlbctl.core.settings import (
     EndpointSettings,
     HealthSettings,
@@ -31,7 +32,7 @@ from dlbctl.core.settings import (
     TierSettings,
     Timeouts,
 )
-from dlbctl.core.tier import FAILURES, Tier
+from dlbctl.core.tier import FAILURES, IN_FLIGHT_LOOKED_AT, Tier
 
 NOW_S = 1000.0
 DEFAULT_RETRIES = RetrySettings()
@@ -586,7 +587,29 @@ def test_only_a_success_is_a_latency_sample(status: int, samples: int) -> None:
     tier.first_byte(NOW_S + 1.0, exchange, 200)
     tier.ended(NOW_S + 5.0, exchange, status, None, 2.0)
     bins = tier.estimators["m"].bins(NOW_S + 5.0)
-    assert [bin_.latency_s for bin_ in bins] == [3.0] * samples  # the client's stall is not the server's
+    assert [bin_.latency_s for bin_ in bins] == pytest.approx([3.0] * samples)  # the client's stall is not the server's
+
+
+def test_requests_in_flight_are_told_with_the_load_they_met_and_their_age() -> None:
+    tier = leaf(server("a"))
+    first, second = arrive(tier), arrive(tier)
+    tier.attempt_started(NOW_S, first)
+    tier.first_byte(NOW_S + 1.0, first, 200)
+    for at_s in (2.0, 3.0):
+        tier.stalled(NOW_S + at_s, first)  # from the first time on its client may be what it waits for
+    seen = tier.in_flight(NOW_S + 5.0, tier.endpoints["m"])
+    assert seen == InFlight([0.0, 1.0], [2.0, 5.0], 1.0)
+    tier.client_gone(NOW_S + 6.0, second)
+    assert tier.in_flight(NOW_S + 6.0, tier.endpoints["m"]).ages_s == [2.0]
+
+
+def test_of_very_many_in_flight_some_stand_for_all() -> None:
+    tier = leaf(server("a"))
+    for _ in range(3 * IN_FLIGHT_LOOKED_AT):
+        arrive(tier)
+    seen = tier.in_flight(NOW_S, tier.endpoints["m"])
+    assert len(seen.loads) <= IN_FLIGHT_LOOKED_AT
+    assert len(seen.loads) * seen.each == pytest.approx(3 * IN_FLIGHT_LOOKED_AT, rel=0.01)
 
 
 # -- what an operator wants ----------------------------------------------------------------------------------

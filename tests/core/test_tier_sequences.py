@@ -173,6 +173,11 @@ class Sequences(RuleBasedStateMachine):
         if exchange := self.pick(which, *OPEN):
             self.tier.client_gone(self.now_s, exchange)
 
+    @rule(which=small)
+    def stall(self, which: int) -> None:
+        if exchange := self.pick(which, *OPEN):
+            self.tier.stalled(self.now_s, exchange)
+
     @rule(which=small, total=st.booleans())
     def expire(self, which: int, total: bool) -> None:
         if exchange := self.pick(which, *OPEN):

@@ -152,9 +152,14 @@ def _policies(page: Page) -> None:
     page.heading("POLICIES")
     page.text(POLICIES)
     page.text(" ".join(f"The default of a {role} is `{policy}`." for role, policy in DEFAULT_POLICY.items()))
-    page.subheading("Mechanisms")
+    page.subheading("Mechanisms, written with a cost")
     for name in MECHANISMS.names():
-        page.item(bold(name), MECHANISMS.summary(name) + ("" if takes_cost(name) else " Takes no cost."))
+        if takes_cost(name):
+            page.item(bold(name), MECHANISMS.summary(name))
+    page.subheading("Policies by their name alone")
+    for name in MECHANISMS.names():
+        if not takes_cost(name):
+            page.item(bold(name), MECHANISMS.summary(name))
     page.subheading("Costs")
     for tag, text in _costs():
         page.item(tag, text)

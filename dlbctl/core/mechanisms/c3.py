@@ -1,11 +1,11 @@
-"""Send each request to the least of C3's scores: R - 1/mu + q^3/mu, the waits of others and a cubic of the queue.
+"""Send each request to the least of C3's scores: how long others waited there, and the cube of the queue.
 
-Suresh et al., NSDI 2015, the ranking of replicas; its rate control is admission, which has its place elsewhere. R is
-the mean of the latencies that this router has seen there, network included. The queue is q = 1 + N/k: the paper
-estimates what its clients hear late, by a client's own outstanding requests times the number of clients and a mean of
-reported queues; here reports are milliseconds old and count the requests of all routers. Servers do not tell how long
-they serve: 1/mu = R/q with the mean q that requests met, as of a queue served one by one. A target that has not
-answered yet is taken for average.
+Suresh et al., NSDI 2015, the ranking of replicas by R - 1/mu + q^3/mu; its rate control is not here. R is the mean of
+the latencies that this router has seen there, network included. The queue is q = 1 + N/k: the paper estimates what its
+clients hear late, by a client's own outstanding requests times the number of clients and a mean of reported queues;
+here reports are milliseconds old and count the requests of all routers. Servers do not tell how long they serve:
+1/mu = R/q with the mean q that requests met, as of a queue served one by one. A target that has not answered yet is
+taken for average.
 """
 
 from __future__ import annotations

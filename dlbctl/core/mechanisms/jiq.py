@@ -31,8 +31,8 @@ class Mechanism(mechanism.Mechanism):
         rng: random.Random,
     ) -> tuple[int, str]:
         """Index of a candidate and the rule: `idle`, or `none-idle` where it was drawn by weight."""
-        idle = [(1.0 - candidate.load) * candidate.weight for candidate in candidates]  # `drawn` takes what is above 0
-        index = drawn([max(0.0, servers) for servers in idle], rng)
+        idle = [max(0.0, 1.0 - candidate.load) * candidate.weight for candidate in candidates]
+        index = drawn(idle, rng)
         if index >= 0:
             return index, "idle"
         return drawn(proportional([candidate.weight for candidate in candidates]), rng), "none-idle"

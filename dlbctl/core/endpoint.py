@@ -51,8 +51,9 @@ class Endpoint:
     routable servers, of a leaf; a root's cells report theirs. limited: not every routable candidate may take
     more. held_until_s: until then some candidate is left alone because it said it is busy. panic: every candidate
     that answers is ejected, so all of them are routable. retrying: retries under way that the budget counts.
-    demand: requests that came to this tier of late, whatever became of them.
-    Totals since the start: retried, retries_denied (by the budget), queued, waited_s, refused (for want of room).
+    demand: requests of users that came to this tier of late, whatever became of them.
+    Totals since the start: retried, retries_denied (by the budget), queued, waited_s, refused (for want of room),
+    explored (requests of this leaf's own).
     """
 
     def __init__(self, settings: EndpointSettings, default_policy: str, *, configured: bool) -> None:
@@ -70,6 +71,7 @@ class Endpoint:
         self.retried = 0
         self.retries_denied = 0
         self.queued = 0
+        self.explored = 0
         self.waited_s = 0.0
         self.refused = 0
         self.tokens_per_byte = Average(FIRST_TOKENS_PER_BYTE, LEARNING_WEIGHT)
@@ -187,7 +189,8 @@ class Endpoint:
         """Pick a candidate with room that the exchange has not tried; None when there is none."""
         candidates = self.routable
         if self.limited or now_s < self.held_until_s:
-            candidates = [c for c in candidates if c.admits(now_s)]
+            background = exchange.arrival.background
+            candidates = [c for c in candidates if c.admits(now_s, background)]
         if exchange.tried:
             candidates = [c for c in candidates if c.has_address_beside(exchange.tried)]
         if not candidates:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from dlbctl.core.fit import CurveFit, FitResult
+from dlbctl.core.recovery import Recovery
 from dlbctl.core.samples import NOTHING, InFlight, SampleStore
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Estimator:
         "_fitted_s",
         "_fresh",
         "_own",
+        "_recovery",
         "_rest_until_s",
         "_running",
         "_sampled_s",
@@ -54,6 +56,7 @@ class Estimator:
         self._store = SampleStore(rng)
         self._own: Curve | None = None  # the last curve that only the cell's own samples made
         self._running: Generator[None] | None = None
+        self._recovery = Recovery()
         self._fresh = 0
         self._version = 0
         self._sampled_s = 0.0
@@ -70,6 +73,19 @@ class Estimator:
             self._store.add(now_s, arrived_s, load, latency_s)
             self._fresh += 1
             self._sampled_s = now_s
+
+    def explored(self, now_s: float, arrived_s: float, load: float, latency_s: float) -> None:
+        """Take a request of the leaf's own, made in place of users who do not come, as if a user had sent it.
+
+        Enough of them that were faster than the curve says prove that the cell is another one now: what is
+        remembered of the time before is taken to have been as much faster.
+        """
+        self.add(now_s, arrived_s, load, latency_s)
+        self._recovery.add(arrived_s, load, latency_s)
+        found = self._recovery.verdict(now_s, self.curve) if self.curve is not None else None
+        if self.curve is not None and found is not None:
+            factor, since_s = found
+            self._store.revise(now_s, since_s, self.curve, factor)
 
     def bins(self, now_s: float, in_flight: InFlight = NOTHING) -> list[Bin]:
         """The samples as the fit sees them, for display."""

@@ -62,6 +62,7 @@ class Arrival(Struct):
     root: boot id of the root it came through, and source: the cell that root stands in. priority: the more, the sooner
     it leaves a queue. patience_s: how long its client will wait for it to begin, 0 for ever. replayable: it can be sent
     twice. session: a hash of the session that its client has named, 0 for none.
+    background: a leaf's own (`Explore`): no user waits for it.
     """
 
     id: str
@@ -75,6 +76,7 @@ class Arrival(Struct):
     replayable: bool = True
     source: str = ""
     session: int = 0
+    background: bool = False
 
 
 class Usage(Struct):
@@ -162,11 +164,20 @@ class Solve(Struct, frozen=True):
     program: Program
 
 
+class Explore(Struct, frozen=True):
+    """Make a request for the endpoint of this size, for nobody, and have it arrive at once (`Arrival.background`)."""
+
+    endpoint: str
+    prompt_tokens: int
+    output_tokens: int
+
+
 class SetTimer(Struct):
-    """Call `timer_fired` at this time, and see to these programs until then."""
+    """Call `timer_fired` at this time, and see to these programs and requests until then."""
 
     at_s: float
     solve: tuple[Solve, ...] = ()
+    explore: tuple[Explore, ...] = ()
 
 
 class Drift(Struct, frozen=True):

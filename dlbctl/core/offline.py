@@ -27,6 +27,7 @@ from dlbctl.core.events import (
     EndpointsChanged,
     Event,
     Expired,
+    Explore,
     FirstByte,
     Forward,
     ModelsLearned,
@@ -96,10 +97,11 @@ class Turned(Struct, tag="turn", frozen=True):
 
 
 class TimerSet(Struct, tag="timer", frozen=True, omit_defaults=True):
-    """The tier asked to be called at this time, and for what was to be solved."""
+    """The tier asked to be called at this time, and for what was to be solved and tried."""
 
     at_s: float
     solve: tuple[Solve, ...] = ()
+    explore: tuple[Explore, ...] = ()
 
 
 Outcome: TypeAlias = Forwarded | Waiting | Rejected | Cancelled | Turned | TimerSet
@@ -163,7 +165,7 @@ def outcome(action: Action | None) -> Outcome | None:
         case Cancel():
             return Cancelled(action.code)
         case SetTimer():
-            return TimerSet(action.at_s, action.solve)
+            return TimerSet(action.at_s, action.solve, action.explore)
         case _:
             assert_never(action)
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from array import array
 from random import Random
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from dlbctl.core.bins import LATENCY_MAX_S, LATENCY_MIN_S, LOAD_MAX, NEGLIGIBLE, Bin, Cut, Floats, Points, Reduction
 
+if TYPE_CHECKING:
+    from dlbctl.core.curve import Curve
+
+# What is revised counts for so many samples, somewhat more than a fit asks for.
+_REVISED_SAMPLES = 40.0
 # A sample stands for at most so many times as many requests as a usual one.
 _SHARERS_MAX = 4.0
 
@@ -106,6 +111,22 @@ class SampleStore:
         self._arrivals_s[slot] = arrived_s
         self._loads[slot] = n
         self._latencies_s[slot] = latency_s
+
+    def revise(self, now_s: float, before_s: float, curve: Curve, factor: float) -> None:
+        """Take what arrived before that time to have taken as long as the curve says, multiplied by the factor.
+
+        The loads that it met stay, and with them the curve's shape, as so many samples as a curve needs: what comes
+        from now on soon outweighs them.
+        """
+        filled = self._filled
+        arrivals_s = np.frombuffer(self._arrivals_s)[:filled]
+        old = arrivals_s < before_s
+        n = np.frombuffer(self._loads)[:filled][old]
+        knee = np.logaddexp(0.0, (n - curve.c) / curve.s)
+        np.frombuffer(self._latencies_s)[:filled][old] = factor * (curve.a + curve.b * curve.s * knee)
+        age_weight = np.exp2((arrivals_s[old] - now_s) / self.half_life_s)
+        weight, _ = _shared_out(age_weight, np.frombuffer(self._sharers)[:filled][old])
+        arrivals_s[old] -= self.half_life_s * np.log2(max(weight.sum() / _REVISED_SAMPLES, 1.0))
 
     def clear(self) -> None:
         """Forget all samples."""

@@ -161,6 +161,24 @@ class FlowSettings(Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"{where}.stepsize: must be positive and finite", hint="use 0 to go by the latencies")
 
 
+class ExplorationSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """How is found out what users' requests do not show."""
+
+    probe_rps: Annotated[
+        float,
+        Meta(
+            description="Most requests per second, 0 to 1, that a leaf makes by itself to see how a model fares which "
+            "is asked for elsewhere and of which it gets next to nothing; 0 for none. They are small, one at a time, "
+            "bear the header `dlb-probe`, and are no part of its users' metrics."
+        ),
+    ] = 0.5
+
+    def check(self, where: str) -> None:
+        """Raise ConfigError for what types cannot say."""
+        if not 0 <= self.probe_rps <= 1:
+            raise ConfigError(f"{where}.probe_rps: {self.probe_rps:g} is outside 0 to 1", hint="use 0 for none")
+
+
 class EndpointSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """One served model name and how its requests are routed."""
 
@@ -185,6 +203,10 @@ class EndpointSettings(Struct, frozen=True, forbid_unknown_fields=True):
         FlowSettings,
         Meta(description="How `flow` and `flow-pi`, where the policy has one of them, move their shares."),
     ] = field(default_factory=FlowSettings)
+    exploration: Annotated[
+        ExplorationSettings,
+        Meta(description="How is found out what users' requests do not show."),
+    ] = field(default_factory=ExplorationSettings)
 
     def check(self, where: str) -> None:
         """Raise ConfigError for a policy that does not exist or a limit that cannot be."""
@@ -199,6 +221,7 @@ class EndpointSettings(Struct, frozen=True, forbid_unknown_fields=True):
         if self.retries is not None:
             self.retries.check(f"{where}.retries")
         self.flow.check(f"{where}.flow")
+        self.exploration.check(f"{where}.exploration")
 
 
 class TargetSettings(Struct, frozen=True):

@@ -14,6 +14,7 @@ from dlbctl.core.endpoint import Endpoint
 from dlbctl.core.errors import ConfigError
 from dlbctl.core.estimator import Estimator
 from dlbctl.core.events import AdminState, EndpointState, Probe, State
+from dlbctl.core.exploration import Exploration
 from dlbctl.core.health import Standing
 from dlbctl.core.news import Heard, News
 from dlbctl.core.policy import Policy
@@ -35,6 +36,7 @@ class Surroundings:
         self.targets: dict[str, Target] = {}
         self.endpoints: dict[str, Endpoint] = {}
         self.estimators: dict[str, Estimator] = {}
+        self.explorations: dict[str, Exploration] = {}
         self.distances = Distances()
         self.heard = Heard()
         self._health = _health_settings(settings)
@@ -155,6 +157,7 @@ class Surroundings:
         self.endpoints[settings.name] = endpoint
         if self.role == "leaf":
             self.estimators[settings.name] = Estimator(random.Random(self.settings.seed))  # noqa: S311
+            self.explorations[settings.name] = Exploration()
         return endpoint
 
     def _endpoint_reported(self, now_s: float, target: Target, address: str, name: str, state: EndpointState) -> None:

@@ -264,15 +264,18 @@ class Candidate:
         shut = self.target.shut
         return any(address not in shut and address not in tried for address in self.serving)
 
-    def admits(self, now_s: float) -> bool:
-        """Whether one more may be sent there now."""
+    def admits(self, now_s: float, background: bool) -> bool:
+        """Whether one more may be sent there now. background: only beside one of a user's, for which that leaves room.
+
+        So a request of the leaf's own tries no server out either: while it did, no user could.
+        """
         target = self.target
         slots = target.settings.slots
-        return (
-            now_s >= self.busy_until_s
-            and (not slots or target.in_flight < slots)
-            and (target.health.trial is None or self.endpoint.panic)
-        )
+        if now_s < self.busy_until_s or (slots and target.in_flight + background >= slots):
+            return False
+        if self.endpoint.panic:
+            return True
+        return target.health.standing is Standing.IN if background else target.health.trial is None
 
     def hold(self, now_s: float, retry_after_s: float) -> None:
         """It said that it is busy: leave it alone for a while, or as long as it asked."""

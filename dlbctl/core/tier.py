@@ -15,7 +15,7 @@ from typing import Final
 
 from dlbctl.core.admission import order
 from dlbctl.core.audit import recount
-from dlbctl.core.endpoint import Endpoint
+from dlbctl.core.endpoint import DECODE_S_PER_TOKEN, PREFILL_S_PER_TOKEN, Endpoint
 from dlbctl.core.errors import shortened
 from dlbctl.core.estimator import REST_S
 from dlbctl.core.events import (
@@ -23,6 +23,7 @@ from dlbctl.core.events import (
     Cancel,
     Drift,
     EndpointState,
+    Explore,
     Failure,
     Forward,
     Reject,
@@ -107,6 +108,8 @@ class Tier(Surroundings):
         endpoint = self.endpoints.get(arrival.endpoint)
         if endpoint is None:
             return self._unknown(arrival)
+        if arrival.background:
+            return self._explore(now_s, endpoint, arrival)
         if arrival.root:
             self._count_received(now_s, endpoint, arrival)
         endpoint.demand.add(now_s)
@@ -150,7 +153,8 @@ class Tier(Surroundings):
         self._forget(exchange)
         candidate.requests.add(now_s)
         endpoint = exchange.endpoint
-        if usage is not None:
+        background = exchange.arrival.background
+        if usage is not None and not background:
             endpoint.learn(now_s, exchange, usage)
         if status in BUSY_STATUSES:
             candidate.errors.add(now_s)
@@ -161,12 +165,11 @@ class Tier(Surroundings):
         else:
             self._went_well(now_s, exchange, candidate)
         if status < 400:
-            if endpoint.mechanism.OBSERVES:
+            if endpoint.mechanism.OBSERVES and not background:
                 endpoint.mechanism.observed(now_s, candidate, now_s - exchange.arrived_s)
-            estimator = self.estimators.get(endpoint.name)
-            if estimator is not None:
-                latency_s = now_s - exchange.arrived_s - stalled_s
-                estimator.add(now_s, exchange.arrived_s, exchange.load_at_arrival, latency_s)
+            self._sample(now_s, exchange, usage, now_s - exchange.arrived_s - stalled_s)
+        elif background and status < 500:
+            self.explorations[endpoint.name].refused()
 
     def attempt_failed(
         self,
@@ -253,7 +256,7 @@ class Tier(Surroundings):
     def timer_fired(self, now_s: float) -> SetTimer:
         """Do the slow work that is due: a step of a curve fit, ejections that end, a round. Asks for the next.
 
-        Work too slow for that is asked for too.
+        Work too slow for that is asked for too, and requests of a leaf's own.
         """
         self._tend(now_s)
         due = []
@@ -264,13 +267,24 @@ class Tier(Surroundings):
         learning = [endpoint for endpoint in self.endpoints.values() if endpoint.mechanism.ROUNDS]
         if learning:
             due.append(self._round(now_s, learning))
-        return SetTimer(min(due, default=now_s + REST_S), self._programs(now_s))
+        explore = self._explorations(now_s)
+        due += [self.explorations[name].next_s(now_s) for name in self.estimators]
+        return SetTimer(min(due, default=now_s + REST_S), self._programs(now_s), explore)
 
     def solved(self, now_s: float, endpoint: str, solution: Solution) -> None:  # noqa: ARG002
         """A program was worked out. Whoever asked for it may be gone, or want something else by now."""
         known = self.endpoints.get(endpoint)
         if known is not None:
             known.solved(solution)
+
+    def _explorations(self, now_s: float) -> tuple[Explore, ...]:
+        """The requests that a leaf wants made by itself, of endpoints whose curve it learns."""
+        wanted = []
+        for name in self.estimators:
+            explore = self.explorations[name].due(now_s, self.endpoints[name], self.heard)
+            if explore is not None:
+                wanted.append(explore)
+        return tuple(wanted)
 
     def _programs(self, now_s: float) -> tuple[Solve, ...]:
         """What the mechanisms want solved."""
@@ -318,12 +332,12 @@ class Tier(Surroundings):
         )
 
     def in_flight(self, now_s: float, endpoint: Endpoint) -> InFlight:
-        """What an endpoint's estimator may know of requests that have not ended; of very many, every so manieth."""
+        """What an estimator may know of users' requests that have not ended; of very many, every so manieth."""
         each = len(self.exchanges) // IN_FLIGHT_LOOKED_AT + 1
         loads: list[float] = []
         ages_s: list[float] = []
         for exchange in islice(self.exchanges.values(), 0, None, each):
-            if exchange.endpoint is endpoint:
+            if exchange.endpoint is endpoint and not exchange.arrival.background:
                 loads.append(exchange.load_at_arrival)
                 ages_s.append(min(now_s, exchange.stalled_s) - exchange.arrived_s)
         return InFlight(loads, ages_s, float(each))
@@ -398,6 +412,26 @@ class Tier(Surroundings):
         if self.role == "leaf" and self.settings.queue.size and endpoint.room_will_come(now_s, exchange):
             return self._queue_up(now_s, exchange)
         return self._nowhere(now_s, exchange)
+
+    def _explore(self, now_s: float, endpoint: Endpoint, arrival: Arrival) -> Forward | Reject:
+        """A request of this leaf's own: sent where room is left for a user's, or not at all. It is nobody's demand."""
+        if 0 < self.settings.max_in_flight <= len(self.exchanges) + 1:
+            return Reject(503, "router_full", "this router has hardly room for its users' requests", 1)
+        if 0 < endpoint.settings.limits.max_in_flight <= endpoint.in_flight + 1:
+            return Reject(503, "endpoint_full", f"{endpoint.name} has hardly room for its users' requests", 1)
+        self._next_number += 1
+        exchange = Exchange(self._next_number, arrival, endpoint, now_s)
+        exchange.load_at_arrival = endpoint.rif / endpoint.k if endpoint.rif else 0.0
+        exchange.prompt_tokens = arrival.prompt_tokens
+        exchange.output_tokens = float(arrival.max_output_tokens)
+        exchange.prefill_s = PREFILL_S_PER_TOKEN * exchange.prompt_tokens
+        exchange.decode_s = DECODE_S_PER_TOKEN * exchange.output_tokens
+        choice = endpoint.choose(now_s, exchange, self._rng)
+        if choice is None:
+            return self._nowhere(now_s, exchange)
+        self.exchanges[exchange.number] = exchange
+        endpoint.explored += 1
+        return self._send(now_s, exchange, *choice)
 
     def _send(self, now_s: float, exchange: Exchange, candidate: Candidate, rule: str) -> Forward:
         target = candidate.target
@@ -502,7 +536,7 @@ class Tier(Surroundings):
         """Attempts are left, and so is budget for one that costs servers work."""
         endpoint = exchange.endpoint
         retries = self.retries(endpoint)
-        if exchange.attempts >= retries.attempts:
+        if exchange.attempts >= retries.attempts or exchange.arrival.background:
             return False
         if failure in REACHED_NOBODY or exchange.retrying:
             return True
@@ -544,6 +578,20 @@ class Tier(Surroundings):
             candidate.hold(now_s, retry_after_s if self.role == "leaf" else 0.0)
         elif failure in DOWN_AT_ONCE:
             self._change_address(now_s, target.name, exchange.address, up=False)
+
+    def _sample(self, now_s: float, exchange: Exchange, usage: Usage | None, latency_s: float) -> None:
+        """What a request that went well says of this cell's latency, if this is a leaf that learns it."""
+        name = exchange.endpoint.name
+        estimator = self.estimators.get(name)
+        if estimator is None:
+            return
+        exploration = self.explorations[name]
+        if exchange.arrival.background:
+            usual_s = exploration.as_usual(latency_s, exchange, usage)
+            estimator.explored(now_s, exchange.arrived_s, exchange.load_at_arrival, usual_s)
+        else:
+            exploration.learn(exchange, usage)
+            estimator.add(now_s, exchange.arrived_s, exchange.load_at_arrival, latency_s)
 
     # -- counting ------------------------------------------------------------------------------------------
 

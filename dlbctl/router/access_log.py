@@ -41,6 +41,7 @@ _LOG = logging.getLogger(__name__)
 class AccessLine(msgspec.Struct):
     """One request. A figure that cannot be told is null, never a made-up zero.
 
+    kind: `request`, or `probe` where a leaf has made it for itself.
     time: when it was whole. status: null when nothing was sent. code, by, phase: why it ended, who ended it and
     how far it had come (docs/reason-codes.md). source, root: cell and boot id of the root that passed it on; at a
     root, its own. bytes_in: of the body; bytes_out: all that was sent. ttft_s: until the first byte of the answer's
@@ -49,6 +50,7 @@ class AccessLine(msgspec.Struct):
     """
 
     time: datetime
+    kind: str
     id: str
     client: str
     method: str
@@ -153,6 +155,7 @@ class AccessLog:
         received_s = request.received_s
         return AccessLine(
             time=datetime.fromtimestamp(time.time() - (now_s - received_s), UTC),
+            kind="probe" if record.background else "request",
             id=record.id,
             client=record.client,
             method=request.method.decode("latin-1"),

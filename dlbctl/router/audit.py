@@ -1,4 +1,4 @@
-"""The accounting audit: once a second, what the tiers count against what relays really hold open.
+"""The accounting audit: once a second, what the tiers count against what is really held open.
 
 A count that leaks makes a target look busy for good and a queue shorter than it is; that has happened to every
 router of this kind. So it is looked for, put right, logged and counted, whatever its cause.
@@ -43,6 +43,8 @@ class Audit:
             for tier, number in relay.held():
                 # A tier that a reload took away ends what it has under way, and counts that truly too.
                 held.setdefault(tier, []).append(number)
+        for exploring in self._router.background.open:
+            held.setdefault(exploring.tier, []).append(exploring.exchange.number)
         now_s = self._router.clock()
         for tier, numbers in held.items():
             found = tier.audited(now_s, tuple(numbers))

@@ -135,7 +135,10 @@ class RootFile(Struct, frozen=True, forbid_unknown_fields=True):
                 cell.name,
                 _servers(cell.server),
                 # A root's policies are for choosing cells; its leaves choose servers by their own default.
-                tuple(EndpointSettings(e.name, timeouts=e.timeouts, retries=e.retries) for e in self.endpoint),
+                tuple(
+                    EndpointSettings(e.name, timeouts=e.timeouts, retries=e.retries, exploration=e.exploration)
+                    for e in self.endpoint
+                ),
                 self.timeouts,
                 _seed(self.root),
                 retries=self.retries,

@@ -48,6 +48,11 @@ class Ledger:
         record.bytes_out = bytes_out
         self._close(record, now_s, refusal.status, refusal.code, None)
 
+    def explored(self, record: Record, now_s: float, status: int, code: str, usage: Usage | None) -> None:
+        """A request of a leaf's own is over: it is written down, and counts among no user's."""
+        if self.access_log is not None:
+            self.access_log.note(record, now_s, status, code, usage)
+
     def drain_is_over(self) -> None:
         """What is open now will be cut: not because its clients left."""
         for relay in self.open.values():

@@ -173,6 +173,9 @@ def _decisions(tiers: Iterable[Tier]) -> Iterator[Metric]:
     shed = CounterMetricFamily("dlbctl_shed", "Requests turned away, for want of room or target.", labels=labels)
     queued = CounterMetricFamily("dlbctl_queued", "Requests that had to wait for room.", labels=labels)
     waited = CounterMetricFamily("dlbctl_queue_wait_seconds", "Time that requests waited till sent.", labels=labels)
+    explored = CounterMetricFamily(
+        "dlbctl_background_probes", "Requests that a leaf has made by itself.", labels=labels
+    )
     depth = GaugeMetricFamily("dlbctl_queue_depth", "Requests that wait for room now.", labels=labels)
     panic = GaugeMetricFamily(
         "dlbctl_panic", "1 while every target that answers is ejected, so that all of them are used.", labels=labels
@@ -183,6 +186,7 @@ def _decisions(tiers: Iterable[Tier]) -> Iterator[Metric]:
         shed,
         queued,
         waited,
+        explored,
         depth,
         panic,
     )
@@ -193,7 +197,7 @@ def _decisions(tiers: Iterable[Tier]) -> Iterator[Metric]:
             place = [tier.role, tier.settings.cell, name]
             figures = (
                 *(endpoint.retried, endpoint.retries_denied, endpoint.refused, endpoint.queued, endpoint.waited_s),
-                *(len(endpoint.queue), endpoint.panic),
+                *(endpoint.explored, len(endpoint.queue), endpoint.panic),
             )
             for family, figure in zip(families, figures, strict=True):
                 family.add_metric(place, figure)

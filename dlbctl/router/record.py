@@ -20,6 +20,7 @@ class Record:
     """
 
     # Defaults stand here and not in the initialiser: most requests change few of them.
+    background = False  # nobody's: the leaf made it
     cell = b""
     server = b""
     attempts = 0

@@ -15,6 +15,7 @@ from dlbctl.core.events import Arrival
 from dlbctl.core.news import read_news
 from dlbctl.core.session import session_of
 from dlbctl.router.audit import Audit
+from dlbctl.router.background import Background
 from dlbctl.router.facts import BadBodyError, read_facts
 from dlbctl.router.lag import LoopLag
 from dlbctl.router.leaf_faults import LeafFaults
@@ -76,6 +77,7 @@ class Router:
         self.audit = Audit(self)
         self.lag = LoopLag()
         self.solver = Solver(self.clock)
+        self.background = Background(self)
         self._pools: dict[str, Pool] = {}
         self._upstream_idle_s = NEVER
         self._requests = 0
@@ -115,8 +117,9 @@ class Router:
             self._pools.pop(address).retire()
 
     def close(self) -> None:
-        """Let go of every idle connection and timer, and write what is left of the access log."""
+        """Let go of idle connections, timers and requests of its own, and write what is left of the access log."""
         self.wheel.stop()
+        self.background.close()
         for pool in self._pools.values():
             pool.close()
         if self.ledger.access_log is not None:
@@ -146,6 +149,8 @@ class Router:
                 next_s = min(next_s, timer.at_s)
                 for solve in timer.solve:
                     self.solver.ask(tier, solve)
+                for explore in timer.explore:
+                    self.background.explore(tier, explore)
             if self.waiting:
                 # A server that came back or is no longer busy makes room without a request that ends.
                 self._give_turns()

@@ -38,7 +38,12 @@ class Histogram:
 
 
 class EndpointTally:
-    """What became of one endpoint's requests. endings: by class of status (0: nothing was sent) and reason code."""
+    """What became of one endpoint's requests. endings: by class of status (0: nothing was sent) and reason code.
+
+    url: that of the last that ended well, as its client wrote it.
+    """
+
+    url = b""
 
     def __init__(self) -> None:
         self.endings: dict[tuple[int, str], int] = {}
@@ -61,6 +66,7 @@ class EndpointTally:
             self.ttft_s.add(record.begun_s - received_s)
         if code == OK:
             self.duration_s.add(now_s - received_s)
+            self.url = record.request.url
 
 
 class Tally:

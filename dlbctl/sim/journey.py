@@ -12,6 +12,7 @@ from dlbctl.core.events import Arrival, Cancel, Failure, Forward, Reject, Reques
 from dlbctl.core.exchange import NEVER, Exchange, Phase
 from dlbctl.core.tier import BUSY_STATUSES
 from dlbctl.router.kept import FOR_WANT_OF_ROOM
+from dlbctl.sim.guest import Guest
 from dlbctl.sim.nodes import LeafNode, RootNode
 from dlbctl.sim.plan import MODEL
 from dlbctl.sim.servers.server import Job, Server
@@ -102,11 +103,6 @@ class Journey:
         self.no = None
         self.do(self.root.tier.expired(self.world.agenda.now_s, self.exchange, False))
 
-    def turned(self, action: Forward | Reject) -> None:
-        """Its waiting at the leaf is over."""
-        assert self.attempt is not None
-        self.attempt.do(action)
-
     def _leave(self, status: int, code: str) -> None:
         exchange, attempt = self.exchange, self.attempt
         if exchange is not None:
@@ -127,7 +123,7 @@ class Journey:
         )
 
 
-class Attempt:
+class Attempt(Guest):
     """An attempt of the root's at one leaf. What comes back after it was withdrawn is dropped."""
 
     exchange: Exchange | None = None  # at the leaf
@@ -169,10 +165,10 @@ class Attempt:
         while isinstance(action, Forward):
             exchange = action.exchange
             self.exchange = exchange
-            leaf.open[exchange.number] = self.journey
+            leaf.open[exchange.number] = self
             leaf.tier.attempt_started(agenda.now_s, exchange)
             self.server_name = action.address
-            if leaf.failing and self.journey.world.rng.random() < leaf.failing:
+            if leaf.fails():
                 if not leaf.tier.keeps_back(exchange, 500):
                     self._declined(exchange, Reject(500, "upstream_error", ""))
                     return
@@ -185,7 +181,7 @@ class Attempt:
             action = leaf.tier.attempt_failed(agenda.now_s, exchange, Failure.BUSY, True, False, False, 0.0)
         if isinstance(action, Wait):
             self.exchange = action.exchange
-            leaf.open[action.exchange.number] = self.journey
+            leaf.open[action.exchange.number] = self
             agenda.at(action.until_s, self._missing_its_turn(action.exchange))
             leaf.give_turns()
         elif isinstance(action, Reject):
@@ -219,6 +215,14 @@ class Attempt:
             self.leaf.tier.client_gone(self.agenda.now_s, exchange)
             del self.leaf.open[exchange.number]
             self.leaf.give_turns()
+
+    def turned(self, action: Forward | Reject) -> None:
+        """Its waiting for room is over."""
+        self.do(action)
+
+    def served_since_s(self) -> float | None:
+        """When its server got it."""
+        return self.work.sent_s if self.work is not None else None
 
     def overdue(self, exchange: Exchange) -> None:
         """Its leaf has waited too long for the server's first token."""

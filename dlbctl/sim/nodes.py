@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 from math import ceil
+from random import Random
 from typing import TYPE_CHECKING
 
-from dlbctl.core.events import Probe, State
+from dlbctl.core.events import Explore, Probe, State
 from dlbctl.core.exchange import Phase
 from dlbctl.core.programs import UnsolvedError, solve
 from dlbctl.core.tier import Tier
 from dlbctl.sim.agenda import Agenda
+from dlbctl.sim.background import Exploring
+from dlbctl.sim.guest import Guest
 from dlbctl.sim.plan import MODEL
 from dlbctl.sim.servers.server import Server
 
@@ -22,12 +25,11 @@ if TYPE_CHECKING:
 
 
 class Node:
-    """A router: its tier, and the journeys that are open there by the number of their exchange."""
+    """A router: its tier."""
 
     def __init__(self, agenda: Agenda, tier: Tier) -> None:
         self.agenda = agenda
         self.tier = tier
-        self.open: dict[int, Journey] = {}
 
     def tick(self) -> None:
         """Fire the tier's timer, and again when it asks for it. Programs are solved in no time."""
@@ -36,7 +38,13 @@ class Node:
         for wanted in timer.solve:
             with suppress(UnsolvedError):
                 tier.solved(now_s, wanted.endpoint, solve(wanted.program))
+        for explore in timer.explore:
+            self.explore(explore)
         self.agenda.at(max(timer.at_s, now_s), self.tick)
+
+    def explore(self, explore: Explore) -> None:
+        """Make a request of its own. Only leaves are asked to."""
+        raise NotImplementedError
 
     def watch(self) -> list[Exchange]:
         """Exchanges that may have waited too long for their first byte. The oldest come first."""
@@ -58,9 +66,9 @@ class Node:
 class LeafNode(Node):
     """A leaf of a cell. Its states are kept for as long as the farthest root is away.
 
-    servers: the cell's by address, which its leaves share. lost: it does not answer. failing: share of its requests
-    that servers fail. told: the curve that it reports instead of one that it fits. factor: what it multiplies its
-    curves with.
+    open: guests by the number of their exchange. servers: the cell's by address, which its leaves share. lost: it does
+    not answer. failing: share of its requests that servers fail, chosen by faults. told: the curve that it reports
+    instead of one that it fits. factor: what it multiplies its curves with.
     """
 
     def __init__(
@@ -70,16 +78,19 @@ class LeafNode(Node):
         cell: int,
         address: str,
         servers: dict[str, Server],
+        faults: Random,
         *,
         told: Curve | None,
         factor: float,
     ) -> None:
         super().__init__(agenda, tier)
+        self.open: dict[int, Guest] = {}
         self.cell = cell
         self.address = address
         self.servers: dict[str, Server] = servers
         self.lost = False
         self.failing = 0.0
+        self._faults = faults
         self._told = told
         self._factor = factor
         self._skewed: Curve | None = None
@@ -108,6 +119,15 @@ class LeafNode(Node):
             self.tier.probed(now_s, target.name, target.addresses[0], Probe.OK)
         self.agenda.at(now_s + self.tier.settings.health.interval_s, self.probe_servers)
 
+    def fails(self) -> bool:
+        """Whether a server fails the request that it gets now."""
+        return self.failing > 0.0 and self._faults.random() < self.failing
+
+    def explore(self, explore: Explore) -> None:
+        """Have a request of its own arrive. None does where the whole cell is gone."""
+        if not self.lost:
+            Exploring(self, explore).start()
+
     def give_turns(self) -> None:
         """There may be room: send who waits. What that sets in motion is seen by the loop that is running already."""
         if self._giving_turns or self.lost or not self._queue:
@@ -130,10 +150,14 @@ class LeafNode(Node):
 
 
 class RootNode(Node):
-    """A root. one_way_s: to each cell, by its number. lag: rounds that a state is old when it is heard here."""
+    """A root. open: journeys by the number of their exchange. one_way_s: to each cell, by its number.
+
+    lag: rounds that a state is old when it is heard here.
+    """
 
     def __init__(self, agenda: Agenda, tier: Tier, source: int, one_way_s: list[float], interval_s: float) -> None:
         super().__init__(agenda, tier)
+        self.open: dict[int, Journey] = {}
         self.source = source
         self.one_way_s = one_way_s
         self.lag = [ceil(delay_s / interval_s - 1e-9) for delay_s in one_way_s]

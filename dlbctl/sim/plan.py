@@ -13,6 +13,7 @@ from dlbctl.core.errors import UsageError
 from dlbctl.core.policy import Policy
 from dlbctl.core.settings import (
     EndpointSettings,
+    ExplorationSettings,
     FlowSettings,
     HealthSettings,
     Limits,
@@ -149,8 +150,8 @@ class WorldPlan:
     """Everything a world is made of but its arrivals; with them and the seed it determines all that happens.
 
     sources: places where a root stands, numbered as `Request.source` counts them. one_way_s: network delay by
-    (source, cell). limits, flow: of the endpoint at the roots. timeouts: `first_byte_s` of them; connections stand, and
-    what has begun never falls silent. `check` raises UsageError.
+    (source, cell). limits, flow: of the endpoint at the roots; exploration: at the leaves. timeouts: `first_byte_s` of
+    them; connections stand, and what has begun never falls silent. `check` raises UsageError.
     """
 
     cells: tuple[CellPlan, ...]
@@ -165,6 +166,7 @@ class WorldPlan:
     retries: RetrySettings = RetrySettings(attempts=1)  # noqa: RUF009 - it is frozen
     limits: Limits = Limits()  # noqa: RUF009
     flow: FlowSettings = FlowSettings()  # noqa: RUF009
+    exploration: ExplorationSettings = ExplorationSettings()  # noqa: RUF009
     timeouts: Timeouts = field(default_factory=Timeouts)
     health: HealthSettings = field(default_factory=HealthSettings)
     seed: int = 0
@@ -207,7 +209,7 @@ class WorldPlan:
     @property
     def leaf_endpoint(self) -> EndpointSettings:
         """The same at a leaf."""
-        return EndpointSettings(name=MODEL, policy=self.leaf_policy)
+        return EndpointSettings(name=MODEL, policy=self.leaf_policy, exploration=self.exploration)
 
     def queue(self, cell: CellPlan) -> QueueSettings:
         """How many requests wait at a leaf of the cell, and how long."""

@@ -47,7 +47,7 @@ class World:
         self.plan = plan
         self.observer = observer
         self.agenda = Agenda()
-        self.rng = Random(f"{plan.seed}/faults")  # noqa: S311 - chance, no secrecy
+        self._faults = Random(f"{plan.seed}/faults")  # noqa: S311 - chance, no secrecy
         self._loss = Random(f"{plan.seed}/losses")  # noqa: S311
         self._tier_of = tier_of
         self._arrivals = arrivals
@@ -121,9 +121,8 @@ class World:
         """The cell is gone: what is under way there is cut off, connections are refused, roots hear it no more."""
         for leaf in self._leaves_of(cell):
             leaf.lost = True
-            for journey in list(leaf.open.values()):
-                assert journey.attempt is not None
-                journey.attempt.lose()
+            for guest in list(leaf.open.values()):
+                guest.lose()
             for root in self.roots:
                 self.agenda.at(self.now_s + root.one_way_s[cell], self._silence(root, leaf))
         plans, self._plans[cell] = self._plans[cell], ()
@@ -214,10 +213,10 @@ class World:
     def _watch(self) -> None:
         for leaf in self.leaves:
             for exchange in leaf.watch():
-                attempt = leaf.open[exchange.number].attempt
-                assert attempt is not None
-                if attempt.work is not None and leaf.is_overdue(exchange, attempt.work.sent_s):
-                    attempt.overdue(exchange)
+                guest = leaf.open[exchange.number]
+                sent_s = guest.served_since_s()
+                if sent_s is not None and leaf.is_overdue(exchange, sent_s):
+                    guest.overdue(exchange)
             leaf.give_turns()  # room that came by time alone
         for root in self.roots:
             for exchange in root.watch():
@@ -261,6 +260,7 @@ class World:
             number,
             _address(cell, index),
             self._servers[number],
+            self._faults,
             told=cell.curve,
             factor=cell.curve_factor,
         )

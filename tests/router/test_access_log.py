@@ -57,6 +57,7 @@ async def test_a_line_tells_all_there_is_to_tell(tmp_path: Path) -> None:
     assert 0 < line.pop("overhead_s") <= line.pop("ttft_s") <= line.pop("e2e_s") < 5
     assert line.pop("bytes_out") > len(answer.body)
     assert line == {
+        "kind": "request",
         "id": "r1",
         "client": "127.0.0.1",
         "method": "POST",

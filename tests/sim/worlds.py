@@ -106,9 +106,12 @@ def tiers(world: World) -> list[Tier]:
 
 def assert_no_drift(world: World) -> None:
     """Tiers count what is really open there."""
-    for node in [*world.leaves, *world.roots]:
-        assert set(node.open) == set(node.tier.exchanges)
-        assert node.tier.audited(world.now_s, tuple(node.open)) == Drift()
+    open_ = [(leaf.tier, set(leaf.open)) for leaf in world.leaves] + [
+        (root.tier, set(root.open)) for root in world.roots
+    ]
+    for tier, numbers in open_:
+        assert numbers == set(tier.exchanges)
+        assert tier.audited(world.now_s, tuple(numbers)) == Drift()
 
 
 def mean_and_error(values: list[float], batches: int = 30) -> tuple[float, float]:

@@ -62,13 +62,13 @@ def test_a_starved_cell_that_has_recovered_is_found_again_within_a_minute() -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("factor", [3.0, 8.0])
 def test_it_is_found_again_whatever_the_seed(factor: float) -> None:
-    """Six seeds, 5 % of a fair share each. How it grows from there is a matter of the policy and of how curves forget.
+    """Four seeds, 5 % of a fair share each. How it grows from there is a matter of the policy and of how curves forget.
 
-    Means when this was written: 0.15 and 0.23 of all requests for a cell that was 3 and 8 times slower; left alone 0.05
-    and 0.05, most of which is of cells that were not starved altogether.
+    Means when this was written: 0.14 and 0.17 of all requests for a cell that was 3 and 8 times slower; left alone 0.05
+    both times, nearly all of it of cells that were not starved altogether.
     """
-    tried = [shares(seed, 0.5, factor) for seed in range(6)]
-    left = [shares(seed, 0.0, factor) for seed in range(6)]
+    tried = [shares(seed, 0.5, factor) for seed in range(4)]
+    left = [shares(seed, 0.0, factor) for seed in range(4)]
     assert min(after for _, after in tried) > 0.05 * FAIR_SHARE
     assert fmean(after for _, after in left) < 0.5 * fmean(after for _, after in tried)
 

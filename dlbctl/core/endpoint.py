@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dlbctl.core.admission import AdmissionQueue
 from dlbctl.core.decay import Average, DecayedCount
+from dlbctl.core.fleet_prior import FleetPriors
 from dlbctl.core.health import Standing
 from dlbctl.core.mechanism import Mechanism
 from dlbctl.core.policy import Cost, Policy
@@ -80,6 +81,7 @@ class Endpoint:
         self.prefill = PrefillRate()
         self.received: dict[str, int] = {}
         self.arrivals = ArrivalRates()
+        self.priors = FleetPriors()
         self.demand = DecayedCount(DEMAND_HALF_LIFE_S)
         self._default_policy = default_policy
         self.override: Policy | None = None

@@ -25,6 +25,8 @@ STEPS_MAX = 60
 # Where a step may lead: wide enough for any latency, narrow enough for exp().
 _THETA_MIN = np.array([-25.0, -25.0, -5.0, -12.0])
 _THETA_MAX = np.array([25.0, 25.0, 2.0, 12.0])
+# What is believed of any cell at all, beside what its own samples suggest.
+WEAK_SD = (2.0, 1.0, 0.7, 1.0)
 _LOAD_MIN = 1e-6  # has a logarithm, where an idle cell's load has none
 _DAMPING_START, _DAMPING_MAX = 0.1, 1e9
 # The slope of the cost left along any parameter, in posterior SDs: one percent of the noise.
@@ -61,7 +63,7 @@ def weak_prior(bins: Sequence[Bin]) -> Belief:
     """
     loads = sorted(max(b.n, _LOAD_MIN) for b in bins)
     knee = sqrt(loads[len(loads) // 2] * loads[-1])
-    return Belief((log(_idle_latency_s(bins)), log(knee), log(0.25), -1.0), (2.0, 1.0, 0.7, 1.0))
+    return Belief((log(_idle_latency_s(bins)), log(knee), log(0.25), -1.0), WEAK_SD)
 
 
 @dataclass(frozen=True, slots=True)

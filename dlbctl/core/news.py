@@ -12,6 +12,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from dlbctl.core.curve import Belief
+
 # Of how many endpoints one ping tells at most: those that are most asked for.
 MAX_ENDPOINTS = 100
 MAX_BYTES = 256 * 1024
@@ -21,9 +23,13 @@ FRESH_S = 5.0
 
 
 class EndpointNews(Struct, frozen=True, omit_defaults=True):
-    """Of one endpoint. rate_rps: requests for it that came to this root of late, whatever cell they went to."""
+    """Of one endpoint. rate_rps: requests for it that came to this root of late, whatever cell they went to.
+
+    prior: what other cells with the same hardware say of the leaf's latency curve, where enough have one.
+    """
 
     rate_rps: Annotated[float, Meta(ge=0.0)] = 0.0
+    prior: Belief | None = None
 
 
 class News(Struct, frozen=True, omit_defaults=True):
@@ -71,6 +77,11 @@ class Heard:
             for told_s, news in self._told.values()
             if now_s - told_s <= FRESH_S and endpoint in news.endpoints
         ]
+
+    def prior(self, now_s: float, endpoint: str) -> Belief | None:
+        """What the root that was heard of last knows of curves such as this leaf's."""
+        told = [news.prior for news in self.of(now_s, endpoint) if news.prior is not None]
+        return told[-1] if told else None
 
     def rate_rps(self, now_s: float, endpoint: str) -> float:
         """How many requests a second come to all roots together."""

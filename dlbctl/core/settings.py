@@ -229,7 +229,7 @@ class TargetSettings(Struct, frozen=True):
 
     addresses: where it is reached; a cell has one per leaf, a server exactly one.
     endpoints: what a server serves; empty means that it is asked (`models_learned`). capacity_rps: requests per second
-    that one server of a cell takes; 0 if that is not known.
+    that one server of a cell takes; 0 if that is not known. hardware: cells that have the same are alike.
     """
 
     name: str
@@ -238,6 +238,7 @@ class TargetSettings(Struct, frozen=True):
     weight: float = 1.0
     slots: int = 0
     capacity_rps: float = 0.0
+    hardware: str = ""
 
 
 class TierSettings(Struct, frozen=True):

@@ -262,7 +262,8 @@ class Tier(Surroundings):
         due = []
         for name, estimator in self.estimators.items():
             if estimator.due(now_s):
-                estimator.begin(now_s, self.in_flight(now_s, self.endpoints[name]))
+                in_flight = self.in_flight(now_s, self.endpoints[name])
+                estimator.begin(now_s, in_flight, self.heard.prior(now_s, name))
             due.append(estimator.work(now_s))
         learning = [endpoint for endpoint in self.endpoints.values() if endpoint.mechanism.ROUNDS]
         if learning:
@@ -392,13 +393,18 @@ class Tier(Surroundings):
         known = self.targets.get(target)
         candidates = known.candidates if known is not None else []
         told = [
-            (EndpointNews(rate_rps=round(candidate.endpoint.demand.rate(now_s), 3)), candidate.endpoint.name)
+            (self._endpoint_news(now_s, candidate), candidate.endpoint.name)
             for candidate in candidates
             if address in candidate.reports
         ]
         if len(told) > MAX_ENDPOINTS:
             told = nlargest(MAX_ENDPOINTS, told, key=lambda one: one[0].rate_rps)
         return News(self.boot, {name: news for news, name in told})
+
+    def _endpoint_news(self, now_s: float, candidate: Candidate) -> EndpointNews:
+        endpoint = candidate.endpoint
+        prior = endpoint.priors.of(now_s, candidate.name, endpoint.candidates.values())
+        return EndpointNews(rate_rps=round(endpoint.demand.rate(now_s), 3), prior=prior)
 
     # -- where a request goes ------------------------------------------------------------------------------
 

@@ -122,6 +122,7 @@ class RootFile(Struct, frozen=True, forbid_unknown_fields=True):
                 cell.name,
                 tuple(Address(url).url for url in cell.leaves) or (LOCAL_PREFIX + cell.name,),
                 capacity_rps=cell.capacity_rps,
+                hardware=cell.hardware,
             )
             for cell in self.cell
         )

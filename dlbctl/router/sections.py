@@ -232,6 +232,13 @@ class CellSection(Struct, frozen=True, forbid_unknown_fields=True):
             "what its latency curve says."
         ),
     ] = 0.0
+    hardware: Annotated[
+        str,
+        Meta(
+            description="What its servers are, in any words: cells of the same hardware learn from one another what "
+            "their latency curves are like. Those that do not say it count as alike."
+        ),
+    ] = ""
 
     def check(self, where: str) -> None:
         """Raise ConfigError for what types cannot say."""

@@ -7,6 +7,7 @@ import gc
 
 import pytest
 
+from dlbctl.core.exchange import NEVER
 from dlbctl.core.settings import Timeouts
 from dlbctl.router.limits import HttpLimits
 
@@ -252,6 +253,7 @@ async def test_a_slow_reader_bounds_what_is_taken_from_the_server() -> None:
         # The kernel's own buffers, twice, and the router's: some megabytes whatever the size of the answer.
         assert taken < 24 * MIB
         assert held(live.connections) < MIB
+        assert all(exchange.stalled_s < NEVER for exchange in live.tier.exchanges.values())  # no curve learns it
         answer = await client.reader.readexactly(size)
         assert len(answer) == size
         await live.settled()

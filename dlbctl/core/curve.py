@@ -91,6 +91,10 @@ class Curve(msgspec.Struct, frozen=True):
         """sup μ = 1/b [requests/s per server]: the straight part's slope alone decides it."""
         return 1.0 / self.b
 
+    def scaled(self, factor: float) -> Curve:
+        """The curve with every latency, and so every marginal cost, multiplied by factor > 0."""
+        return msgspec.structs.replace(self, a=self.a * factor, b=self.b * factor)
+
     def perturbed(self, factor: float) -> Curve:
         """The curve with every natural parameter multiplied by factor > 0 (DLB section 5.4's error).
 

@@ -48,7 +48,8 @@ class Endpoint:
     routable: candidates that can be chosen now. policy: in force; an operator's switch overrides the
     configured one. cost: the cost in use, which is the policy's or one it falls back to until every
     routable candidate can tell it (costs in different units must not be compared). corrected: whether loads count what
-    is on its way to a cell, as the mechanism wants. rif: in flight at the
+    is on its way to a cell, as the mechanism wants. dither: largest SD by which policies see curves changed.
+    rif: in flight at the
     routable servers, of a leaf; a root's cells report theirs. limited: not every routable candidate may take
     more. held_until_s: until then some candidate is left alone because it said it is busy. panic: every candidate
     that answers is ejected, so all of them are routable. retrying: retries under way that the budget counts.
@@ -85,6 +86,7 @@ class Endpoint:
         self.demand = DecayedCount(DEMAND_HALF_LIFE_S)
         self._default_policy = default_policy
         self.override: Policy | None = None
+        self.dither = 0.0
         self.configured = configured
         self.settings = settings
         self.configured_policy = Policy.parse(settings.policy or default_policy)
@@ -114,12 +116,29 @@ class Endpoint:
             self._use(policy)
         else:
             self.mechanism.configure(self.settings)
+            self._let_swing()
+
+    def _let_swing(self) -> None:
+        """Dither as the settings have it, but not under a mechanism that is a paper's as written."""
+        dither = self.settings.exploration.dither if self.mechanism.CORRECTED else 0.0
+        if dither != self.dither:
+            self.dither = dither
+            for candidate in self.candidates.values():
+                candidate.see()
+                self.touch(candidate)
+
+    def explore(self, now_s: float, dice: random.Random) -> None:
+        """See to the candidates' dither."""
+        if self.dither > 0.0:
+            for candidate in self.candidates.values():
+                candidate.explore(now_s, dice)
 
     def _use(self, policy: Policy) -> None:
         self.policy = policy
         self.mechanism: Mechanism = policy.start()
         self.mechanism.configure(self.settings)
         self.corrected = self.mechanism.CORRECTED
+        self._let_swing()
         self.wanted_cost = policy.load_cost()
         self.cost = self.wanted_cost
         self.settle()

@@ -93,7 +93,8 @@ class EndpointState(Struct, omit_defaults=True):
     rif: requests in flight on the servers of this endpoint. k: sum of the weights of its routable servers.
     queued_s: waiting work per unit of weight. errors, requests: decayed counts. received: requests received
     so far, by boot id of the root. arrivals: requests per second of late, by the cell of the root they came through.
-    curve: only when its version is new to the listener. prefill_s_per_token: what was learned of reading prompts, or 0.
+    curve: only when its version is new to the listener, and so `tail`, that of the 95th percentile.
+    prefill_s_per_token: what was learned of reading prompts, or 0.
     """
 
     rif: int = 0
@@ -105,6 +106,8 @@ class EndpointState(Struct, omit_defaults=True):
     arrivals: dict[str, float] = {}
     curve_version: int = 0
     curve: Curve | None = None
+    tail_version: int = 0
+    tail: Curve | None = None
     prefill_s_per_token: float = 0.0
 
 

@@ -77,7 +77,7 @@ def _classes(candidates: Iterable[Candidate]) -> dict[str, HardwareClass]:
     """The class of each cell."""
     named: dict[str, dict[str, Belief | None]] = {}
     for candidate in candidates:
-        own = candidate.curve.own if candidate.curve is not None else None
+        own = candidate.learned.own if candidate.learned is not None else None
         named.setdefault(candidate.target.settings.hardware, {})[candidate.name] = own
     classes = [(HardwareClass(own), own) for own in named.values()]
     return {cell: alike for alike, own in classes for cell in own}

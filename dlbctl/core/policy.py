@@ -37,7 +37,11 @@ class View(Protocol):
 
     @property
     def curve(self) -> Curve | None:
-        """The latency curve the target's leaves have learned, if they have one."""
+        """The latency curve the target's leaves have learned, if they have one; dithered, if the mechanism allows."""
+
+    @property
+    def tail(self) -> Curve | None:
+        """The same of the 95th percentile."""
 
     @property
     def prefill_s_per_token(self) -> float:

@@ -172,11 +172,20 @@ class ExplorationSettings(Struct, frozen=True, forbid_unknown_fields=True):
             "bear the header `dlb-probe`, and are no part of its users' metrics."
         ),
     ] = 0.5
+    dither: Annotated[
+        float,
+        Meta(
+            description="Latency curves are gone by as if they were off by their uncertainty, this share at most and "
+            "otherwise every 5 to 10 s, so that no cell is passed over for an error for ever; 0 for exactly as learned."
+        ),
+    ] = 0.05
 
     def check(self, where: str) -> None:
         """Raise ConfigError for what types cannot say."""
         if not 0 <= self.probe_rps <= 1:
             raise ConfigError(f"{where}.probe_rps: {self.probe_rps:g} is outside 0 to 1", hint="use 0 for none")
+        if not 0 <= self.dither <= 1:
+            raise ConfigError(f"{where}.dither: {self.dither:g} is outside 0 to 1", hint="use 0 for none")
 
 
 class EndpointSettings(Struct, frozen=True, forbid_unknown_fields=True):

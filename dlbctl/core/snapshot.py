@@ -181,9 +181,9 @@ def curves(tier: Tier, now_s: float) -> list[CurveRow]:
     for name, endpoint in sorted(tier.endpoints.items()):
         endpoint.refresh()
         for cell, candidate in sorted(endpoint.candidates.items()):
-            why = "" if candidate.curve else "the cell has reported no curve yet"
+            why = "" if candidate.learned else "the cell has reported no curve yet"
             per_token = candidate.prefill_s_per_token
-            rows.append(_curve(cell, name, candidate.curve, candidate.load, why, [], per_token))
+            rows.append(_curve(cell, name, candidate.learned, candidate.load, why, [], per_token))
     return rows
 
 
@@ -203,7 +203,7 @@ def _silent(target: Target) -> CellRow:
 
 
 def _cell(endpoint: Endpoint, candidate: Candidate, total: float, now_s: float) -> CellRow:
-    target, curve = candidate.target, candidate.curve
+    target, curve = candidate.target, candidate.learned
     reports = list(candidate.reports.values())
     requests = sum(report.requests for report in reports)
     routable = candidate in endpoint.routable

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from math import exp
+from typing import TYPE_CHECKING, Final
 
 from dlbctl.core.decay import DecayedCount
 from dlbctl.core.events import EndpointState
@@ -10,6 +11,8 @@ from dlbctl.core.health import Health, Standing
 from dlbctl.core.on_the_way import OnTheWay
 
 if TYPE_CHECKING:
+    import random
+
     from dlbctl.core.curve import Curve
     from dlbctl.core.endpoint import Endpoint
     from dlbctl.core.exchange import Exchange
@@ -20,6 +23,9 @@ ERROR_HALF_LIFE_S = 10.0
 BUSY_FIRST_S = 0.1
 BUSY_MAX_S = 5.0
 RETRY_AFTER_MAX_S = 60.0
+# How long a candidate's dither stays: past the time in which a curve could answer it, short beside a curve's memory.
+DITHER_MIN_S: Final = 5.0
+DITHER_MAX_S: Final = 10.0
 
 
 class Target:
@@ -160,6 +166,8 @@ class Candidate:
 
     Satisfies `policy.View`. busy: times in a row that it said it is; busy_until_s: it is left alone until then.
     place: among the endpoint's routable candidates, -1 outside of them.
+    curve, tail: what policies go by; learned, learned_tail: what its leaves reported. swing: by how many SDs the one is
+    off the other, until swing_until_s.
     serving: the target's addresses behind which there is a server for it; of a cell, the leaves that report some.
     Counts are never reset while an exchange is open: a target that is removed and added again gets new candidates,
     and old exchanges give back to the old ones.
@@ -176,6 +184,8 @@ class Candidate:
         "errors",
         "in_flight",
         "k",
+        "learned",
+        "learned_tail",
         "load",
         "name",
         "on_the_way",
@@ -187,6 +197,10 @@ class Candidate:
         "requests",
         "serving",
         "stale",
+        "swing",
+        "swing_until_s",
+        "tail",
+        "tails",
         "target",
         "tau_s",
         "weight",
@@ -216,7 +230,13 @@ class Candidate:
         self.reports: dict[str, EndpointState] = {}
         self.reported_s = 0.0
         self.curve: Curve | None = None
+        self.tail: Curve | None = None
+        self.learned: Curve | None = None
+        self.learned_tail: Curve | None = None
         self.curves: dict[str, Curve] = {}
+        self.tails: dict[str, Curve] = {}
+        self.swing = 0.0
+        self.swing_until_s = 0.0
         self.errors = DecayedCount(ERROR_HALF_LIFE_S)
         self.requests = DecayedCount(ERROR_HALF_LIFE_S)
 
@@ -232,9 +252,9 @@ class Candidate:
     def capacity_rps(self) -> float:
         """Requests per second that one server of the cell takes: as configured, else by the curve; 0 if unknown."""
         given = self.target.settings.capacity_rps
-        if given > 0.0 or self.curve is None:
+        if given > 0.0 or self.learned is None:
             return given
-        return self.curve.capacity_per_server()
+        return self.learned.capacity_per_server()
 
     @property
     def arrivals(self) -> dict[str, float]:
@@ -338,12 +358,9 @@ class Candidate:
         self.tau_s = self.target.tau_s
         if state.prefill_s_per_token > 0.0:
             self.prefill_s_per_token = state.prefill_s_per_token
-        known = self.curves.get(address)
-        if state.curve is not None:
-            self.curves[address] = state.curve
-        elif state.curve_version == 0 and known is not None:
-            del self.curves[address]
-        if before is not None and before.k == state.k and self.curves.get(address) is known:
+        curve_is_new = _keep(self.curves, address, state.curve, state.curve_version)
+        tail_is_new = _keep(self.tails, address, state.tail, state.tail_version)
+        if before is not None and before.k == state.k and not (curve_is_new or tail_is_new):
             return False
         self._sum_up()
         return True
@@ -352,6 +369,7 @@ class Candidate:
         """An address does not answer any more: what it reported is no longer true."""
         if self.reports.pop(address, None) is not None:
             self.curves.pop(address, None)
+            self.tails.pop(address, None)
             self.on_the_way.forget(address)
             self._sum_up()
 
@@ -359,7 +377,28 @@ class Candidate:
         """What the leaves that report say together; with none left the cell is not known to serve this endpoint."""
         self.k = self.weight = max((report.k for report in self.reports.values()), default=0.0)
         self.serving = frozenset(address for address, report in self.reports.items() if report.k > 0)
-        self.curve = max(self.curves.values(), key=lambda curve: curve.samples, default=None)
+        self.learned = _surest(self.curves)
+        self.learned_tail = _surest(self.tails)
+        self.see()
+
+    def explore(self, now_s: float, dice: random.Random) -> None:
+        """Draw another dither, if it is time to."""
+        if now_s >= self.swing_until_s:
+            self.swing_until_s = now_s + dice.uniform(DITHER_MIN_S, DITHER_MAX_S)
+            self.swing = dice.gauss(0.0, 1.0)
+            self.see()
+            self.endpoint.touch(self)
+
+    def see(self) -> None:
+        """Show policies the curves as they were learned, or somewhat off: as far as nobody knows better."""
+        self.curve, self.tail = self.learned, self.learned_tail
+        off = self.endpoint.dither * self.swing
+        if self.learned is not None and off != 0.0:
+            if self.learned.sd_log_gradient < self.endpoint.dither:
+                off = self.learned.sd_log_gradient * self.swing
+            self.curve = self.learned.scaled(exp(off))
+            if self.learned_tail is not None:
+                self.tail = self.learned_tail.scaled(exp(off))
 
     def measure(self) -> None:
         """Bring `load` up to date. Changes nothing else, so looking at a tier never changes what it decides.
@@ -374,3 +413,16 @@ class Candidate:
         else:
             rif = self.target.in_flight
         self.load = rif / self.weight if self.weight > 0.0 else 0.0
+
+
+def _keep(curves: dict[str, Curve], address: str, told: Curve | None, version: int) -> bool:
+    """Take over a curve that was reported, or that there is none; whether that is news."""
+    if told is not None:
+        curves[address] = told
+        return True
+    return version == 0 and curves.pop(address, None) is not None
+
+
+def _surest(curves: dict[str, Curve]) -> Curve | None:
+    """Of several leaves' curves the one that most samples made."""
+    return max(curves.values(), key=lambda curve: curve.samples, default=None)

@@ -48,6 +48,8 @@ from dlbctl.core.target import Candidate
 MAX_ROOTS_REMEMBERED = 64
 # An event loop's timers count milliseconds: one that fires so early has not missed its time.
 EARLY_S: Final = 0.001
+# How exactly the time of a candidate's next dither is met.
+DITHER_BEAT_S: Final = 1.0
 # Enough for a mean to within a few percent; more would hold up the loop.
 IN_FLIGHT_LOOKED_AT: Final = 512
 
@@ -92,6 +94,8 @@ class Tier(Surroundings):
         self.cell_label = settings.cell.encode()  # as it stands in headers
         self.exchanges: dict[int, Exchange] = {}
         self._rng = random.Random(settings.seed)  # noqa: S311 - balance, not secrecy
+        self._dice = random.Random(f"{settings.seed}/dither")  # noqa: S311 - apart, so that it moves no other choice
+        self._dither_s = 0.0  # when it is next seen to
         self._next_number = 0
         self._state_seq = 0
         self._round_s = 0.0  # when the next round of those that learn in rounds is due
@@ -259,6 +263,10 @@ class Tier(Surroundings):
         Work too slow for that is asked for too, and requests of a leaf's own.
         """
         self._tend(now_s)
+        if self.role == "root" and now_s >= self._dither_s:
+            self._dither_s = now_s + DITHER_BEAT_S
+            for endpoint in self.endpoints.values():
+                endpoint.explore(now_s, self._dice)
         due = []
         for name, estimator in self.estimators.items():
             if estimator.due(now_s):
@@ -365,6 +373,7 @@ class Tier(Surroundings):
     def _report_endpoint(self, now_s: float, endpoint: Endpoint) -> EndpointState:
         estimator = self.estimators.get(endpoint.name)
         curve = estimator.curve if estimator else None
+        tail = estimator.tail if estimator else None
         work_s = 0.0
         for candidate in endpoint.routable:
             work_s += candidate.work_s
@@ -385,6 +394,8 @@ class Tier(Surroundings):
             arrivals=endpoint.arrivals.read(now_s),
             curve_version=curve.version if curve else 0,
             curve=curve,
+            tail_version=tail.version if tail else 0,
+            tail=tail,
             prefill_s_per_token=endpoint.prefill.told(now_s),
         )
 

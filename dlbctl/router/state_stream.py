@@ -23,13 +23,13 @@ CORE_SHARE = 0.05
 
 
 class Stream:
-    """One root's state stream. Satisfies `Responder`. versions: the curves it has, by endpoint."""
+    """One root's state stream. Satisfies `Responder`. versions: of the two curves it has, by endpoint."""
 
     def __init__(self, publisher: StatePublisher, downstream: Downstream, interval_s: float) -> None:
         self.downstream = downstream
         self.interval_s = interval_s
         self.due_s = 0.0
-        self.versions: dict[str, int] = {}
+        self.versions: dict[str, tuple[int, int]] = {}
         self._publisher = publisher
 
     def __repr__(self) -> str:
@@ -105,10 +105,10 @@ class StatePublisher:
 
     def _send(self, due: list[Stream], now_s: float) -> None:
         state = self._router.tier.report(now_s)
-        versions = {name: endpoint.curve_version for name, endpoint in state.endpoints.items()}
+        versions = {name: (told.curve_version, told.tail_version) for name, told in state.endpoints.items()}
         whole = self._chunk(state) if any(stream.versions != versions for stream in due) else b""
         for endpoint in state.endpoints.values():
-            endpoint.curve = None
+            endpoint.curve = endpoint.tail = None
         brief = self._chunk(state)
         for stream in due:
             if stream.downstream.paused:

@@ -146,6 +146,8 @@ class LeafNode(Node):
             if self._skewed is None or self._skewed.version != mine.curve_version:
                 self._skewed = mine.curve.perturbed(self._factor)
             mine.curve = self._skewed
+            if mine.tail is not None:
+                mine.tail = mine.tail.perturbed(self._factor)
         return state
 
 

@@ -103,3 +103,10 @@ def test_costs_lead_from_the_best_to_the_one_that_is_always_known() -> None:
 def fallbacks(name: str) -> list[str]:
     cost = Cost.load(name)
     return [name, *fallbacks(cost.fallback)] if cost.fallback else [name]
+
+
+@pytest.mark.parametrize("n", LOADS)
+def test_tail_is_the_percentiles_curve_and_the_round_trip(n: float) -> None:
+    seen = Seen(n, TAU_S, None, tail=CURVE)
+    assert Cost.load("tail").of(seen) == pytest.approx(latency_s(n) + 2 * TAU_S, rel=1e-12)
+    assert not Cost.load("tail").ready(Seen(curve=CURVE, tail=None))

@@ -8,6 +8,7 @@ from dlbctl.core.curve import Curve
 from dlbctl.core.policy import COSTS, MECHANISMS, Policy, takes_cost
 
 CURVE = Curve(a=0.8, b=0.096, c=6.0, s=1.5, version=1, sd_log_gradient=0.1, samples=100.0)
+TAIL = CURVE.scaled(2.0)
 
 BARE = [name for name in MECHANISMS.names() if not takes_cost(name)]
 OVER_COSTS = [
@@ -31,6 +32,7 @@ class Seen:
     per_token: float = 0.0
     place: int = -1
     prefill_s_per_token: float = 0.0002
+    tail: Curve | None = TAIL
 
 
 @dataclass

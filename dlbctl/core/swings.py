@@ -1,0 +1,187 @@
+"""Whether shares swing: found by their likeness to what they were half a period and a whole one ago.
+
+A loop whose stepsize is too large for its delays swings at a period of its own, which lies somewhere between the delay
+and some eight times the delay and the time in which a cell empties: two decades. So shares are looked at in octaves of
+time, each twice as slow as the one before; in each, steps of the shares are compared with earlier steps. Those of noise
+and of a random walk resemble no others, those of shares that settle resemble all, only those of a swing are the
+opposite of what they were half a period ago and the same as a whole one ago. A swing that dies away does so less.
+"""
+
+from __future__ import annotations
+
+from math import pi, sin, sqrt
+from typing import Final
+
+# Between two looks at the shares in the fastest octave. A period is 4 to 8 looks of its octave.
+LOOK_S: Final = 0.1
+OCTAVES: Final = 10
+SHORTEST: Final = 4
+LONGEST: Final = 8
+# Likeness (a correlation) from which shares are said to swing, and below which they do no more.
+SURE: Final = 0.6
+CALM: Final = 0.3
+# So many looks weigh: 3 to 6 periods.
+MEMORY: Final = 24.0
+KEPT: Final = 1.0 - 1.0 / MEMORY
+# Half of a swing, of the shares themselves (as lengths of vectors), that is worth an alarm.
+WORTH: Final = 0.05
+# After so long without a look what was seen is too old to go on from.
+GAP_S: Final = 2.0
+
+# How much a stepsize regrows, how many periods a swing has to abate, to which part of what it was, and the least factor.
+REGROWTH: Final = 1.05
+PATIENCE: Final = 3.0
+ABATED: Final = 0.8
+LEAST: Final = 1e-4
+
+
+class Swings:
+    """Watches shares, always the same number of them. swinging: whether they do.
+
+    period_s, extent: of the last swing, how long and how far to each side [length of the vector of shares].
+    """
+
+    __slots__ = ("_due_s", "_octaves", "extent", "period_s", "swinging")
+
+    def __init__(self) -> None:
+        self.swinging = False
+        self.period_s = 0.0
+        self.extent = 0.0
+        self._due_s = 0.0
+        self._octaves: list[_Octave] = []
+
+    def __repr__(self) -> str:
+        return f"<Swings every {self.period_s:.2f} s>" if self.swinging else "<Swings: none>"
+
+    def restart(self) -> None:
+        """Forget what was seen: the shares are others now, or move in another way."""
+        self._octaves = []
+
+    def look(self, now_s: float, shares: list[float], slowest_s: float) -> bool:
+        """Look at the shares, if it is time to, and say whether something new may be seen.
+
+        slowest_s: swings with a longer period are none of this loop's own.
+        """
+        if now_s < self._due_s:
+            return False
+        if now_s > self._due_s + GAP_S:
+            self.restart()
+            self._due_s = now_s
+        self._due_s += LOOK_S
+        if not self._octaves:
+            self._octaves = [_Octave() for _ in range(OCTAVES)]
+        seen = shares
+        look_s = LOOK_S
+        reach = 0
+        while seen and reach < OCTAVES and SHORTEST * look_s <= slowest_s:
+            seen = self._octaves[reach].take(seen)
+            look_s *= 2.0
+            reach += 1
+        self._judge(shares)
+        return True
+
+    def _judge(self, shares: list[float]) -> None:
+        """Take the octave that is surest."""
+        best, period_s, extent, look_s = 0.0, 0.0, 0.0, LOOK_S
+        worth = WORTH * sqrt(_dot(shares, shares))
+        for octave in self._octaves:
+            if octave.surest > best and octave.extent() >= worth:
+                best, period_s, extent = octave.surest, octave.period * look_s, octave.extent()
+            look_s *= 2.0
+        if best >= SURE:
+            self.swinging, self.period_s, self.extent = True, period_s, extent
+        elif best < CALM:
+            self.swinging = False
+
+
+class _Octave:
+    """Steps of the shares from look to look, and how alike they are. surest: likeness, of a period of `period` looks."""
+
+    __slots__ = ("_before", "_count", "_half", "_products", "_steps", "period", "surest")
+
+    def __init__(self) -> None:
+        self._before: list[float] = []
+        self._half: list[float] = []  # a look that waits for another, to be one of the next octave together
+        self._steps: list[list[float]] = []  # the latest first
+        self._products: list[float] = [0.0] * (LONGEST + 1)
+        self._count = 0
+        self.surest = 0.0
+        self.period = 0.0
+
+    def take(self, shares: list[float]) -> list[float]:
+        """Take a look. Every second time what the next octave sees, else nothing."""
+        if self._before:
+            self._compare([now - before for now, before in zip(shares, self._before, strict=True)])
+        self._before = shares
+        half = self._half
+        if not half:
+            self._half = shares
+            return []
+        self._half = []
+        return [0.5 * (one + other) for one, other in zip(half, shares, strict=True)]
+
+    def _compare(self, step: list[float]) -> None:
+        steps, products = self._steps, self._products
+        steps.insert(0, step)
+        for lag, earlier in enumerate(steps):
+            products[lag] = KEPT * products[lag] + _dot(step, earlier)
+        if len(steps) > LONGEST:
+            steps.pop()
+        self._count += 1
+        if self._count >= 2 * LONGEST:
+            self._judge()
+
+    def _judge(self) -> None:
+        products, own = self._products, self._products[0]
+        self.surest = 0.0
+        if own <= 0.0:
+            return
+        for period in range(SHORTEST, LONGEST + 1):
+            opposite = -min(products[period // 2], products[(period + 1) // 2])
+            likeness = min(opposite, products[period]) / own
+            if likeness > self.surest:
+                self.surest, self.period = likeness, float(period)
+
+    def extent(self) -> float:
+        """Half of the swing: the amplitude of a sine that has steps of this size."""
+        weight = MEMORY * (1.0 - KEPT ** self._count)
+        return sqrt(self._products[0] / weight / 2.0) / sin(pi / self.period)
+
+
+class Throttle:
+    """A factor of the stepsize: halved while shares swing and do so no less than before, and regrown when they do not.
+
+    Regrowth is by 5 % per second, or per period of the last swing if that is longer: it takes some periods to see that
+    a stepsize is too large again, and until then it should not have become much larger.
+    """
+
+    __slots__ = ("_checked_s", "_extent", "_last_s", "factor")
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+        self._last_s = 0.0
+        self._checked_s = 0.0
+        self._extent = 0.0  # of the swing when last checked, 0 where there was none
+
+    def __repr__(self) -> str:
+        return f"<Throttle {self.factor:.3g}>"
+
+    def follow(self, now_s: float, swings: Swings) -> None:
+        """Follow what was seen; told after each look."""
+        passed_s = min(max(now_s - self._last_s, 0.0), GAP_S)
+        self._last_s = now_s
+        if not swings.swinging:
+            self._extent = 0.0
+            self.factor = min(self.factor * REGROWTH ** (passed_s / max(swings.period_s, 1.0)), 1.0)
+        elif self._extent == 0.0 or now_s >= self._checked_s + PATIENCE * swings.period_s:
+            if swings.extent > ABATED * self._extent:
+                self.factor = max(0.5 * self.factor, LEAST)
+            self._extent = swings.extent
+            self._checked_s = now_s
+
+
+def _dot(one: list[float], other: list[float]) -> float:
+    total = 0.0
+    for a, b in zip(one, other, strict=True):
+        total += a * b
+    return total

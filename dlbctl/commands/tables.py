@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dlbctl.core.mechanism import ALARMS
 from dlbctl.core.snapshot import CellRow, EndpointRow, ServerRow
 from dlbctl.router.open_requests import RequestRow
 
@@ -129,6 +130,9 @@ def endpoints_table(rows: list[EndpointRow]) -> RenderableType:
             notes.append(Text(f"* {row.endpoint}: switched live; `dlbctl policy revert` undoes it", "yellow"))
         if row.panic:
             notes.append(Text(f"! {row.endpoint}: panic: all that answer are ejected, and are used anyway", "bold red"))
+        notes += [Text(f"! {row.endpoint}: {alarm}: {ALARMS[alarm]}", "bold red") for alarm in row.alarms]
+        if row.standing:
+            notes.append(Text(f"  {row.endpoint}: {row.standing}"))
         if row.why:
             notes.append(Text(f"  {row.endpoint}: {row.why}"))
     return Group(made, *notes)

@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from dlbctl.core.programs import Program, Solution
     from dlbctl.core.settings import EndpointSettings
 
+# What may be wrong with how a mechanism works (`Mechanism.alarms`), in words.
+OSCILLATION: Final = "oscillation"
+ALARMS: Final[dict[str, str]] = {
+    OSCILLATION: "its shares swing: a smaller flow.stepsize calms them, or flow.automatic = true",
+}
+
 # As often as a root's view of its cells changes by default (`probe_interval_ms`).
 ROUND_S: Final = 0.01
 
@@ -80,3 +86,12 @@ class Mechanism:
         """How fast shares follow costs [1/s^2 for costs in seconds]; None where they do not."""
         del candidates
         return None
+
+    def alarms(self) -> tuple[str, ...]:
+        """Which of ALARMS are on."""
+        return ()
+
+    def standing(self, candidates: Sequence[View]) -> str:
+        """Which of several ways it goes at present, and why; empty for one that has only one."""
+        del candidates
+        return ""

@@ -147,6 +147,20 @@ class FlowSettings(Struct, frozen=True, forbid_unknown_fields=True):
             "`flow`), divided by the mean one-way latency to the targets in seconds."
         ),
     ] = 0.0
+    rule: Annotated[
+        Literal["paper", "safe"],
+        Meta(
+            description="Where stepsize is 0: `paper` for that, `safe` for the largest that is certainly stable at the "
+            "present loads, if it is less. That is often a hundred times too careful."
+        ),
+    ] = "paper"
+    automatic: Annotated[
+        bool | None,
+        Meta(
+            description="Whether the stepsize is halved while shares swing, and regrows when they do not. By default "
+            "with `flow-pi`, and not with `flow`, which is the paper's."
+        ),
+    ] = None
     split: Annotated[
         Literal["random", "deficit"] | None,
         Meta(

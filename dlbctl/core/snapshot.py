@@ -58,7 +58,8 @@ class EndpointRow(Struct, kw_only=True):
     leaf) can be chosen. waiting: requests in the admission queue. panic: all that answer are ejected, and are used
     nevertheless. tokens_per_byte, output_tokens: what was learned of its prompts and answers. cost, unit: empty with a
     policy that takes none. shares: of the requests, that the mechanism means each candidate to get, and stepsize: how
-    fast they follow costs, of those that set them.
+    fast they follow costs, of those that set them. alarms: what is wrong with how the mechanism works, by name.
+    standing: which of several ways it goes at present, and why.
     """
 
     endpoint: str
@@ -77,6 +78,8 @@ class EndpointRow(Struct, kw_only=True):
     output_tokens: float
     shares: dict[str, float] | None = None
     stepsize: float | None = None
+    alarms: tuple[str, ...] = ()
+    standing: str = ""
 
 
 class ServerRow(Struct, kw_only=True):
@@ -248,6 +251,8 @@ def _endpoint(endpoint: Endpoint) -> EndpointRow:
         output_tokens=endpoint.output_tokens.value,
         shares=dict(zip((c.name for c in endpoint.routable), shares, strict=True)) if shares else None,
         stepsize=mechanism.stepsize(endpoint.routable),
+        alarms=mechanism.alarms(),
+        standing=mechanism.standing(endpoint.routable),
     )
 
 

@@ -28,11 +28,12 @@ WORTH: Final = 0.05
 # After so long without a look what was seen is too old to go on from.
 GAP_S: Final = 2.0
 
-# How much a stepsize regrows, how many periods a swing has to abate, to which part of what it was, and the least factor.
+# How much a stepsize regrows, how many periods a swing has to abate, and to which part of what it was. Where it needs
+# less than the least factor, smaller steps are no remedy, and they would take an hour to regrow.
 REGROWTH: Final = 1.05
 PATIENCE: Final = 3.0
 ABATED: Final = 0.8
-LEAST: Final = 1e-4
+LEAST: Final = 0.01
 
 
 class Swings:
@@ -95,7 +96,10 @@ class Swings:
 
 
 class _Octave:
-    """Steps of the shares from look to look, and how alike they are. surest: likeness, of a period of `period` looks."""
+    """Steps of the shares from look to look, and how alike they are.
+
+    surest: likeness of those half a period and a period apart, of the most likely period: so many looks.
+    """
 
     __slots__ = ("_before", "_count", "_half", "_products", "_steps", "period", "surest")
 
@@ -144,7 +148,7 @@ class _Octave:
 
     def extent(self) -> float:
         """Half of the swing: the amplitude of a sine that has steps of this size."""
-        weight = MEMORY * (1.0 - KEPT ** self._count)
+        weight = MEMORY * (1.0 - KEPT**self._count)
         return sqrt(self._products[0] / weight / 2.0) / sin(pi / self.period)
 
 

@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from dlbctl import __version__
 from dlbctl.core.health import Standing
+from dlbctl.core.mechanism import ALARMS
 from dlbctl.router.reasons import REASONS
 from dlbctl.router.tally import EndpointTally, Histogram, Tally
 
@@ -180,6 +181,9 @@ def _decisions(tiers: Iterable[Tier]) -> Iterator[Metric]:
     panic = GaugeMetricFamily(
         "dlbctl_panic", "1 while every target that answers is ejected, so that all of them are used.", labels=labels
     )
+    alarms = GaugeMetricFamily(
+        "dlbctl_endpoint_alarm", "1 while an alarm is on, for instance that shares swing.", labels=[*labels, "alarm"]
+    )
     families: tuple[CounterMetricFamily | GaugeMetricFamily, ...] = (
         retries,
         denied,
@@ -201,4 +205,7 @@ def _decisions(tiers: Iterable[Tier]) -> Iterator[Metric]:
             )
             for family, figure in zip(families, figures, strict=True):
                 family.add_metric(place, figure)
-    yield from families
+            on = endpoint.mechanism.alarms()
+            for alarm in ALARMS:
+                alarms.add_metric([*place, alarm], alarm in on)
+    yield from (*families, alarms)

@@ -14,6 +14,7 @@ import msgspec
 from dlbctl.core.events import Arrival
 from dlbctl.core.news import read_news
 from dlbctl.core.session import session_of
+from dlbctl.router.alarms import Alarms
 from dlbctl.router.audit import Audit
 from dlbctl.router.background import Background
 from dlbctl.router.facts import BadBodyError, read_facts
@@ -75,6 +76,7 @@ class Router:
         self.leaf_faults = LeafFaults()
         self.ledger = Ledger(tier)
         self.audit = Audit(self)
+        self.alarms = Alarms(self)
         self.lag = LoopLag()
         self.solver = Solver(self.clock)
         self.background = Background(self)

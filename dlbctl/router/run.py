@@ -177,6 +177,7 @@ class _Process:
         """Watch over requests beside their way: the audit, the loop's lag, the access log."""
         router = self._router
         self.life.background(router.audit.run)
+        self.life.background(router.alarms.run)
         self.life.background(router.lag.run)
         self.life.on_cut(router.ledger.drain_is_over)
         log = router.ledger.access_log

@@ -21,6 +21,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from dlbctl.core.stepsize import safe_stepsize
 from dlbctl.sim.equilibrium import USED, Equilibrium
 from dlbctl.sim.fluid import Trajectory
 from dlbctl.sim.network import Array, Network
@@ -78,12 +79,18 @@ class Linearised:
     def safe_stepsize(self) -> float:
         """η under which the loop is stable whatever the shares: sufficient, and often 5 to 20 times too careful.
 
-        (π/2) / max_j (f_j'/μ_j') Σ_i λ_i (2 τ_ij + 1/μ_j'), over the cells in use.
+        Over the cells in use, by the formula that routers use (`core.stepsize`).
         """
         network = self._network
-        late_s = np.where(network.admissible, network.round_trip_s + 1.0 / self.drain, 0.0)
-        worst = float((self.steepness / self.drain * (network.demand @ late_s))[self._used].max())
-        return (pi / 2.0) / worst if worst > 0.0 else inf
+        return safe_stepsize(
+            (
+                float(self.steepness[cell]),
+                float(self.drain[cell]),
+                [(float(network.demand[i]), float(network.round_trip_s[i, cell])) for i in sources],
+            )
+            for cell in np.flatnonzero(self._used)
+            if (sources := np.flatnonzero(network.admissible[:, cell])).size
+        )
 
     def loop(self, s: Complex) -> Complex:
         """L(s), for each of several s."""

@@ -10,14 +10,11 @@ flight, have h = min((c - min c) / max(1, mean c), 1).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from dlbctl.core.heights import log_above_least, relative_to_mean
 from dlbctl.core.moving_shares import MovingShares
 from dlbctl.core.projection import downhill
-
-if TYPE_CHECKING:
-    from dlbctl.core.policy import Cost
 
 # eta = KAPPA / tau [1/s].
 KAPPA: Final = 0.01
@@ -29,18 +26,12 @@ class Mechanism(MovingShares):
     """Projected descent on log costs, with a proportional part."""
 
     KAPPA: ClassVar[float] = KAPPA
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._can_be_zero = False
-
-    def priced(self, cost: Cost) -> None:
-        """Have ratios of costs decide, or, of a cost that can be 0, differences."""
-        self._can_be_zero = cost.can_be_zero
+    RELATIVE: ClassVar[bool] = True
+    AUTOMATIC: ClassVar[bool] = True
 
     def moved(self, shares: list[float], costs: list[float], length: float) -> tuple[list[float], list[float]]:
         """x_int and x."""
-        return step(shares, costs, length, can_be_zero=self._can_be_zero)
+        return step(shares, costs, length, can_be_zero=self._cost.can_be_zero)
 
 
 def step(

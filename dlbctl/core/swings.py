@@ -17,7 +17,7 @@ LOOK_S: Final = 0.1
 OCTAVES: Final = 10
 SHORTEST: Final = 4
 LONGEST: Final = 8
-# Likeness (a correlation) from which shares are said to swing, and below which they do no more.
+# Likeness (a correlation) from which shares are said to swing, if it lasts for a period, and below which no more.
 SURE: Final = 0.6
 CALM: Final = 0.3
 # So many looks weigh: 3 to 6 periods.
@@ -72,57 +72,65 @@ class Swings:
         if not self._octaves:
             self._octaves = [_Octave() for _ in range(OCTAVES)]
         seen = shares
-        look_s = LOOK_S
-        reach = 0
-        while seen and reach < OCTAVES and SHORTEST * look_s <= slowest_s:
-            seen = self._octaves[reach].take(seen)
-            look_s *= 2.0
-            reach += 1
-        self._judge(shares)
+        for octave in self._octaves:
+            seen = octave.take(seen)
+            if not seen:
+                break
+        self._judge(shares, slowest_s)
         return True
 
-    def _judge(self, shares: list[float]) -> None:
-        """Take the octave that is surest."""
-        best, period_s, extent, look_s = 0.0, 0.0, 0.0, LOOK_S
+    def _judge(self, shares: list[float], slowest_s: float) -> None:
+        """Go by the octave in which they swing farthest: slower ones see a little of the same swing."""
         worth = WORTH * sqrt(_dot(shares, shares))
+        calm, farthest, look_s = True, 0.0, LOOK_S
         for octave in self._octaves:
-            if octave.surest > best and octave.extent() >= worth:
-                best, period_s, extent = octave.surest, octave.period * look_s, octave.extent()
+            period_s = octave.period * look_s
             look_s *= 2.0
-        if best >= SURE:
-            self.swinging, self.period_s, self.extent = True, period_s, extent
-        elif best < CALM:
+            if octave.likeness < CALM or period_s > slowest_s:
+                continue
+            extent = octave.extent()
+            if extent >= worth:
+                calm = False
+                if octave.held >= octave.period and extent > farthest:
+                    farthest = extent
+                    self.swinging, self.period_s, self.extent = True, period_s, extent
+        if calm:
             self.swinging = False
 
 
 class _Octave:
     """Steps of the shares from look to look, and how alike they are.
 
-    surest: likeness of those half a period and a period apart, of the most likely period: so many looks.
+    likeness: of those half a period and a period apart, of the most likely period: so many looks. held: for how many
+    looks it has been sure.
     """
 
-    __slots__ = ("_before", "_count", "_half", "_products", "_steps", "period", "surest")
+    __slots__ = ("_count", "_looks", "_products", "_steps", "held", "likeness", "period")
 
     def __init__(self) -> None:
-        self._before: list[float] = []
-        self._half: list[float] = []  # a look that waits for another, to be one of the next octave together
+        self._looks: list[list[float]] = []  # the latest four, the latest last
         self._steps: list[list[float]] = []  # the latest first
         self._products: list[float] = [0.0] * (LONGEST + 1)
         self._count = 0
-        self.surest = 0.0
+        self.likeness = 0.0
         self.period = 0.0
+        self.held = 0
 
     def take(self, shares: list[float]) -> list[float]:
         """Take a look. Every second time what the next octave sees, else nothing."""
-        if self._before:
-            self._compare([now - before for now, before in zip(shares, self._before, strict=True)])
-        self._before = shares
-        half = self._half
-        if not half:
-            self._half = shares
+        looks = self._looks
+        if looks:
+            self._compare([now - before for now, before in zip(shares, looks[-1], strict=True)])
+        looks.append(shares)
+        if len(looks) < 4:
             return []
-        self._half = []
-        return [0.5 * (one + other) for one, other in zip(half, shares, strict=True)]
+        last_four = list(looks)
+        looks.pop(0)
+        if self._count % 2:
+            return []
+        # Smoothed so that what is too quick for the next octave is not taken for something slow.
+        first, second, third, fourth = last_four
+        return [(a + 3.0 * (b + c) + d) / 8.0 for a, b, c, d in zip(first, second, third, fourth, strict=True)]
 
     def _compare(self, step: list[float]) -> None:
         steps, products = self._steps, self._products
@@ -137,14 +145,14 @@ class _Octave:
 
     def _judge(self) -> None:
         products, own = self._products, self._products[0]
-        self.surest = 0.0
-        if own <= 0.0:
-            return
-        for period in range(SHORTEST, LONGEST + 1):
-            opposite = -min(products[period // 2], products[(period + 1) // 2])
-            likeness = min(opposite, products[period]) / own
-            if likeness > self.surest:
-                self.surest, self.period = likeness, float(period)
+        self.likeness = 0.0
+        if own > 0.0:
+            for period in range(SHORTEST, LONGEST + 1):
+                opposite = -min(products[period // 2], products[(period + 1) // 2])
+                likeness = min(opposite, products[period]) / own
+                if likeness > self.likeness:
+                    self.likeness, self.period = likeness, float(period)
+        self.held = self.held + 1 if self.likeness >= SURE else 0
 
     def extent(self) -> float:
         """Half of the swing: the amplitude of a sine that has steps of this size."""

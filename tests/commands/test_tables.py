@@ -173,6 +173,13 @@ def test_a_switched_policy_is_marked_and_the_way_back_told(capsys: pytest.Captur
     assert len(lines) == 4
 
 
+def test_alarms_and_where_a_mechanism_stands_are_said_below(capsys: pytest.CaptureFixture[str]) -> None:
+    standing = "discrete: a request takes 30 x the round trip"
+    lines = shown(capsys, endpoints_table([endpoint(alarms=("oscillation",), standing=standing)]))[2:]
+    assert lines[0].startswith("! qwen3-35b: oscillation: its shares swing")
+    assert lines[1] == f"  qwen3-35b: {standing}"
+
+
 def test_leaves_are_named_where_a_cell_has_several(capsys: pytest.CaptureFixture[str]) -> None:
     one, other = server(leaf="http://l1:1"), server(leaf="http://l2:1", up=False, state="down")
     assert "LEAF" not in shown(capsys, servers_table([one, server(cell="us", leaf="http://l3:1")]))[0]

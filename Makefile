@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo build test test-compiled test-slow check format man bench clean
+.PHONY: help tools demo build test test-compiled test-slow check format man bench clean
 
 help:
 	@echo 'make demo       a three-region fleet on this machine: replay, curves, a live switch of policy'
@@ -12,6 +12,7 @@ help:
 	@echo 'make build      the package with its request path compiled, in build/compiled; `make test-compiled` tests it'
 	@echo 'make test-slow  long runs and runs against a real engine'
 	@echo 'make check      format, lint, types'
+	@echo 'make tools      installs what all of these need at once, not each its own'
 	@echo 'make man        write the man pages anew from the code'
 	@echo 'make bench      what a hop costs, beside nginx and two Rust routers'
 
@@ -27,6 +28,12 @@ $(VENV)/.dev: $(BIN)/dlbctl
 $(VENV)/.real: $(VENV)/.dev
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,real]'
 	@touch $@
+
+# All of the above in one installation, for machines that will need all of it.
+tools:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,real]'
+	@touch $(BIN)/dlbctl $(VENV)/.dev $(VENV)/.real
 
 demo: $(BIN)/dlbctl
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh
@@ -46,12 +53,13 @@ test-compiled: build
 	  "$(CURDIR)/$(BIN)/pytest" -c "$(CURDIR)/pyproject.toml" --rootdir "$(CURDIR)" \
 	  -o pythonpath="build/compiled . tests/bench man" -n 2 -m 'not slow and not real' $(COMPILED_TESTS)
 
-# Simulations take half the time compiled.
+# Simulations take half the time compiled. The rest is fleets, which wait more than they work: two at a time, in the
+# order of the files, which has those that take longest first.
 test-slow: $(VENV)/.real build
 	cd build/compiled && DLBCTL_TESTED=compiled PYTHONPATH="$(CURDIR)/build/compiled" \
 	  "$(CURDIR)/$(BIN)/pytest" -c "$(CURDIR)/pyproject.toml" --rootdir "$(CURDIR)" \
 	  -o pythonpath="build/compiled . tests/bench man" -n 2 -m slow --timeout 300 "$(CURDIR)/tests/sim"
-	$(BIN)/pytest -m 'slow or real' --timeout 300 --ignore tests/sim
+	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder -m 'slow or real' --timeout 300 --ignore tests/sim
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

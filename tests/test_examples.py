@@ -93,20 +93,18 @@ def test_three_regions_that_share_a_token(start: Start, engines: list[str], tmp_
     assert_all_end_well(start)
 
 
-def test_the_laptop_fleet_comes_up_and_ctrl_c_ends_it(tmp_path: Path) -> None:
-    assert_a_fleet_comes_up("fleet-laptop.toml", tmp_path)
+# One of them is a quick test; the others take as long each.
+FLEETS = [
+    pytest.param(path.name, marks=[] if "laptop" in path.name else pytest.mark.slow)
+    for path in sorted(CONFIGS.glob("fleet-*.toml"))
+]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(path.name for path in CONFIGS.glob("fleet-*.toml")))
-def test_every_fleet_comes_up_and_ctrl_c_ends_it(name: str, tmp_path: Path) -> None:
-    assert_a_fleet_comes_up(name, tmp_path)
-
-
-def assert_a_fleet_comes_up(name: str, folder: Path) -> None:
-    copy = folder / name
+@pytest.mark.parametrize("name", FLEETS)
+def test_a_fleet_comes_up_and_ctrl_c_ends_it(name: str, tmp_path: Path) -> None:
+    copy = tmp_path / name
     copy.write_text((CONFIGS / name).read_text().replace("port = 8080", "port = 0"))
-    with running("up", copy, "--dir", folder / "run") as up:
+    with running("up", copy, "--dir", tmp_path / "run") as up:
         url = "http:" + up.line("http:")
         assert_it_answers(url)
         assert up.end(signal.SIGINT).code == 0

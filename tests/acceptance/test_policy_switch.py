@@ -36,11 +36,13 @@ engines = 2
 """
 SLOW = "eu-frankfurt"
 MODEL = "qwen3-35b"
-RATE_RPS, DURATION_S = 12.0, 64.0
-# On RIF until the slow cell has shown enough for a curve; then two equal shares of the rest.
-TO_LATENCY_S, TO_GRADIENT_S = 24.0, 44.0
+RATE_RPS, DURATION_S = 12.0, 56.0
+# On RIF until the slow cell has shown enough for a curve; on latency for so long, however long the switch took.
+ON_RIF_S, ON_LATENCY_S = 24.0, 12.0
 # Requests that were on their way to a root when it was switched count for neither.
 SETTLING_S = 1.0
+# Of so many, 17.5 % at 5 % on average are one case in a thousand.
+ENOUGH = 60
 
 
 def write_trace(path: Path) -> None:
@@ -78,7 +80,7 @@ def until_run_time(out: Path, at_s: float) -> float:
 def slow_share(out: Path, begin_s: float, end_s: float) -> float:
     """The slow cell's share of the requests sent in a part of the run."""
     cells = [one.cell for one in outcomes(out) if one.sent_s is not None and begin_s <= one.sent_s < end_s]
-    assert len(cells) > 100
+    assert len(cells) > ENOUGH
     return cells.count(SLOW) / len(cells)
 
 
@@ -89,11 +91,11 @@ def test_no_request_fails_and_the_slow_cell_is_sent_less_on_latency_than_on_rif(
     with fleet(FLEET, tmp_path) as up:
         replay = up.start("replay", trace, "--out", out, "--quiet")
         try:
-            for at_s, words, cost in (
-                (TO_LATENCY_S, ("discrete/latency",), "latency"),
-                (TO_GRADIENT_S, ("--cost", "gradient"), "gradient"),
+            for words, cost, after_s in (
+                (("discrete/latency",), "latency", ON_RIF_S),
+                (("--cost", "gradient"), "gradient", ON_LATENCY_S),
             ):
-                before_s = until_run_time(out, at_s)
+                before_s = until_run_time(out, run_time_s(out) + after_s)
                 switch(up, words, cost)
                 switched_s.append((before_s, run_time_s(out) + SETTLING_S))
             code, _, err = replay.wait(within_s=60)

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 MODEL = "m"
 CLIENTS_OF_A_KIND = 3
-BETWEEN = 30  # requests of each kind that go well after every restart
+BETWEEN = 15  # requests of each kind that go well after every restart
 LEAF = """
 [leaf]
 cell = "eu"
@@ -246,7 +246,7 @@ class Site:
             await asyncio.sleep(0.1)
 
     def _engine(self, port: int) -> Engine:
-        words = ("engine", "--profile", "laptop", "--time-factor", 5, "--model", MODEL, "--port", port)
+        words = ("engine", "--profile", "laptop", "--time-factor", 10, "--model", MODEL, "--port", port)
         return self._stack.enter_context(engine(*words))
 
     async def _leaf(self, number: int, port: int) -> Router:

@@ -1,4 +1,4 @@
-"""Every registered mechanism, with every registered cost where it takes one, keeps the same few promises."""
+"""Every registered mechanism, with costs of every kind where it takes one, keeps the same few promises."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 from dlbctl.core.curve import Curve
 from dlbctl.core.events import Arrival, EndpointState, Forward, State
 from dlbctl.core.mechanism import ROUND_S, Mechanism
-from dlbctl.core.policy import COSTS, Cost, Policy
+from dlbctl.core.policy import COSTS, MECHANISMS, Cost, Policy
 from dlbctl.core.settings import EndpointSettings, TargetSettings, TierSettings
 from dlbctl.core.tier import Tier
-from tests.core.views import ANY, CURVE, POLICIES, Asked, Seen, views
+from tests.core.views import ANY, COVERING, CURVE, Asked, Seen, views
 
 # Those that hold the costs of the moment against each other at each request.
 COMPARING = [f"{mechanism}/{cost}" for mechanism in ("argmin", "discrete", "power-of-d") for cost in COSTS.names()]
@@ -26,7 +26,7 @@ OF_TWO = [policy for policy in COMPARING if policy.startswith("power-of-d")]
 OF_TWO += ["drill", "least-request", "p2c", "peak-ewma"]
 EVEN = [policy for policy in COMPARING if policy not in OF_TWO] + ["c3", "jsq", "round-robin"]
 
-policies = pytest.mark.parametrize("policy", POLICIES)
+policies = pytest.mark.parametrize("policy", COVERING)
 
 
 def start(policy: str) -> Mechanism:
@@ -213,6 +213,11 @@ def test_one_candidate_needs_no_choice_and_no_signal(policy: str) -> None:
     action = leaf_tier(policy, 1).arrived(0.0, Arrival("id", "m"))
     assert isinstance(action, Forward)
     assert action.rule == "only-one"
+
+
+def test_no_mechanism_and_no_cost_is_left_out_of_what_every_one_promises() -> None:
+    covered = {half for policy in COVERING for half in policy.split("/")}
+    assert covered == {*MECHANISMS.names(), *COSTS.names()}
 
 
 # -- particular mechanisms ---------------------------------------------------------------------------------

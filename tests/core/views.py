@@ -11,10 +11,21 @@ CURVE = Curve(a=0.8, b=0.096, c=6.0, s=1.5, version=1, sd_log_gradient=0.1, samp
 TAIL = CURVE.scaled(2.0)
 
 BARE = [name for name in MECHANISMS.names() if not takes_cost(name)]
-OVER_COSTS = [
-    f"{mechanism}/{cost}" for mechanism in MECHANISMS.names() for cost in COSTS.names() if mechanism not in BARE
-]
-POLICIES = sorted(BARE + OVER_COSTS)
+TAKING = [name for name in MECHANISMS.names() if takes_cost(name)]
+POLICIES = sorted([*BARE, *(f"{mechanism}/{cost}" for mechanism in TAKING for cost in COSTS.names())])
+# To a mechanism a cost is a number, whatever it stands for. So not each has to be seen with each: here it is every third
+# pair, along diagonals, which leave no mechanism and no cost out.
+COVERING = sorted(
+    [
+        *BARE,
+        *(
+            f"{mechanism}/{cost}"
+            for row, mechanism in enumerate(TAKING)
+            for column, cost in enumerate(COSTS.names())
+            if (row + column) % 3 == 0
+        ),
+    ]
+)
 
 
 @dataclass

@@ -13,8 +13,8 @@ TAIL = CURVE.scaled(2.0)
 BARE = [name for name in MECHANISMS.names() if not takes_cost(name)]
 TAKING = [name for name in MECHANISMS.names() if takes_cost(name)]
 POLICIES = sorted([*BARE, *(f"{mechanism}/{cost}" for mechanism in TAKING for cost in COSTS.names())])
-# To a mechanism a cost is a number, whatever it stands for. So not each has to be seen with each: here it is every third
-# pair, along diagonals, which leave no mechanism and no cost out.
+# To a mechanism a cost is a number, whatever it stands for. So not each has to be seen with each: here it is every
+# third pair, along diagonals, which leave no mechanism and no cost out.
 COVERING = sorted(
     [
         *BARE,

@@ -24,6 +24,7 @@ class AtLoad:
         self.load = load
         self.tau_s = view.tau_s
         self.curve: Curve | None = view.curve
+        self.tail: Curve | None = view.tail
         self.prefill_s_per_token = view.prefill_s_per_token
         self.work_s = view.work_s
         self.weight = view.weight

@@ -59,6 +59,10 @@ class Mechanism:
     def observed(self, now_s: float, candidate: View, latency_s: float) -> None:
         """A request sent there by this router has ended well, so long after it came."""
 
+    def wants_rounds(self) -> bool:
+        """Whether rounds are of use at present, to one that has them. A process without any is woken far less often."""
+        return self.ROUNDS
+
     def round(self, now_s: float, candidates: Sequence[View]) -> None:
         """Learn from all candidates that are routable (perhaps none) and their costs as they are now.
 

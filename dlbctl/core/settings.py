@@ -16,9 +16,9 @@ from dlbctl.core.policy import Policy
 
 Role = Literal["root", "leaf"]
 
-# A root starts on the latency cost, which needs no more than a curve, and falls back to RIF by itself
-# until the curves are known. A leaf weighs waiting work, as DLB section 3.1 does.
-DEFAULT_POLICY: dict[Role, str] = {"root": "discrete/latency", "leaf": "power-of-d/work"}
+# A root goes by what suits the endpoint and is known of its cells (docs/policies.md says why); the papers leave the
+# choice to an operator. A leaf weighs waiting work, as DLB section 3.1 does.
+DEFAULT_POLICY: dict[Role, str] = {"root": "auto/auto", "leaf": "power-of-d/work"}
 
 
 class Timeouts(Struct, frozen=True, forbid_unknown_fields=True):

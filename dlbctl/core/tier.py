@@ -273,7 +273,7 @@ class Tier(Surroundings):
                 in_flight = self.in_flight(now_s, self.endpoints[name])
                 estimator.begin(now_s, in_flight, self.heard.prior(now_s, name))
             due.append(estimator.work(now_s))
-        learning = [endpoint for endpoint in self.endpoints.values() if endpoint.mechanism.ROUNDS]
+        learning = [endpoint for endpoint in self.endpoints.values() if endpoint.mechanism.wants_rounds()]
         if learning:
             due.append(self._round(now_s, learning))
         explore = self._explorations(now_s)

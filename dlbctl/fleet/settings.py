@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from dlbctl.core import toml
 from dlbctl.core.errors import ConfigError, shortened
+from dlbctl.core.settings import DEFAULT_POLICY
 from dlbctl.fleet.regions import between_ms, known_regions
 
 if TYPE_CHECKING:
@@ -65,9 +66,9 @@ class FleetSettings(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
         ),
     ]
     model: Annotated[str, Meta(min_length=1, description="The model that every engine serves.")] = "qwen3-35b"
-    policy: Annotated[str, Meta(description="Its policy in every root, for instance `discrete/rif`.")] = (
-        "discrete/latency"
-    )
+    policy: Annotated[str, Meta(description="Its policy in every root, for instance `discrete/rif`.")] = DEFAULT_POLICY[
+        "root"
+    ]
     time_factor: Annotated[Positive, Meta(description="How many times faster than life the engines run.")] = 1.0
     stream_interval: Annotated[
         int,

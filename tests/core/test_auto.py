@@ -78,6 +78,18 @@ def test_without_curves_and_in_one_place_costs_are_compared() -> None:
     assert lived(mechanism, cells(0.0), 30.0, 30, 20) == {"least-cost"}
 
 
+def test_rounds_wake_nobody_where_shares_will_not_be_used() -> None:
+    mechanism, far, near = auto(), cells(2.0), cells(0.01)
+    assert not mechanism.wants_rounds()
+    lived(mechanism, near, 0.0, 30, 20)
+    assert not mechanism.wants_rounds()
+    lived(mechanism, far, 30.0, 30, 20)
+    assert mechanism.wants_rounds()
+    for number in range(240):
+        mechanism.round(60.0 + number, far)
+    assert not mechanism.wants_rounds(), "no request came for minutes"
+
+
 def test_the_time_of_a_request_is_that_of_the_servers_there_are() -> None:
     slow = CURVE.perturbed(10.0)
     mechanism, given = auto(), [Seen(tau_s=0.5, name="a", weight=3.0), Seen(tau_s=0.5, name="b", curve=slow)]

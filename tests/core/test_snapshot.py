@@ -127,12 +127,13 @@ def test_an_endpoint_says_what_keeps_its_cost_from_being_used() -> None:
     (row,) = snapshot.endpoints(root())
     assert row == EndpointRow(
         endpoint="m",
-        policy="discrete/latency",
-        configured_policy="discrete/latency",
+        policy="auto/auto",
+        configured_policy="auto/auto",
         overridden=False,
         cost="rif",
         unit="requests/server",
-        why="latency once eu has a latency curve",
+        why="gated once eu has a latency curve",
+        standing="discrete: a request takes 16 x the round trip",
         routable=2,
         candidates=2,
         in_flight=0,
@@ -149,13 +150,13 @@ def test_a_switched_policy_shows_beside_the_configured_one_until_it_is_reverted(
     (row,) = snapshot.endpoints(tier)
     assert (row.policy, row.configured_policy, row.overridden, row.why) == (
         "power-of-d/rif",
-        "discrete/latency",
+        "auto/auto",
         True,
         "",
     )
     tier.policy_set(NOW_S, "m", "")
     (row,) = snapshot.endpoints(tier)
-    assert (row.policy, row.overridden) == ("discrete/latency", False)
+    assert (row.policy, row.overridden) == ("auto/auto", False)
 
 
 def test_the_servers_of_a_leaf() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import exp, inf, pi, sin
+from math import exp, inf, pi, sin, sqrt
 from random import Random
 
 import pytest
@@ -82,7 +82,7 @@ def wandering(rng: Random, memory_s: float) -> Series:
 
     def series(at_s: float) -> float:
         nonlocal state
-        state = kept * state + (1.0 - kept * kept) ** 0.5 * rng.gauss(0.0, 0.1)
+        state = kept * state + sqrt(1.0 - kept * kept) * rng.gauss(0.0, 0.1)
         return 0.4 + state
 
     return series

@@ -22,7 +22,7 @@ def fleet(folder: Path, text: str) -> FleetSettings:
 def test_one_named_region_is_a_fleet(tmp_path: Path) -> None:
     settings = fleet(tmp_path, '[[region]]\nname = "us-ashburn"\n')
     assert settings.model == "qwen3-35b"
-    assert settings.policy == "discrete/latency"
+    assert settings.policy == "auto/auto"
     assert settings.region[0].engines == 4
 
 

@@ -4,7 +4,8 @@ Ours. What a router sees of a cell is as old as the way is long. Where a request
 hardly change meanwhile, and `discrete` (corrected for what is on its way) places each request best. Where requests are
 over before anybody hears of them, comparing only herds, and `flow-pi` settles on shares instead; and with less than
 about a request a second nobody would notice shares. So R = l0 / (2 tau), the time in an idle server over the mean round
-trip, decides, and the rate of requests. Both mechanisms are kept up to date, so that a change is one of who is asked.
+trip, decides, and the rate of requests. Shares are kept up to date from well before they may be wanted, so that a
+change is one of who is asked; far from it, and while nothing comes, there are no rounds that would wake the process.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 # Times the round trip that a request takes in an idle server: from here on it is for shares, and from there for costs.
 SHARES_BELOW: Final = 1.0
 COSTS_ABOVE: Final = 2.0
+# From here on shares are not even kept up to date.
+SHARES_OUT_OF_SIGHT: Final = 4.0
 # Requests per second through this router, likewise.
 SHARES_ABOVE_RPS: Final = 2.0
 COSTS_BELOW_RPS: Final = 1.0
@@ -41,7 +44,9 @@ class Mechanism(mechanism.Mechanism):
     def __init__(self) -> None:
         self._discrete = discrete.Mechanism()
         self._flow_pi = flow_pi.Mechanism()
+        self._among: Sequence[View] = ()
         self._moves_shares = False
+        self._keeps_shares = False
         self._requests = DecayedCount(RATE_HALF_LIFE_S)
         self._rate_rps = 0.0
         self._decided_s = float("-inf")
@@ -57,12 +62,14 @@ class Mechanism(mechanism.Mechanism):
     def choose(self, now_s: float, candidates: Sequence[View], request: Demand, rng: random.Random) -> tuple[int, str]:
         """As the one of them that is in use has it."""
         self._requests.add(now_s)
+        self._decide(now_s)
         if self._moves_shares:
             return self._flow_pi.choose(now_s, candidates, request, rng)
         return self._discrete.choose(now_s, candidates, request, rng)
 
     def among(self, candidates: Sequence[View]) -> None:
         """For both."""
+        self._among = candidates
         self._discrete.among(candidates)
         self._flow_pi.among(candidates)
 
@@ -71,12 +78,13 @@ class Mechanism(mechanism.Mechanism):
         self._discrete.changed(candidates)
 
     def round(self, now_s: float, candidates: Sequence[View]) -> None:
-        """For the one that learns, and now and then the decision."""
+        """For the one that learns, and for the decision, should no request come."""
         self._flow_pi.round(now_s, candidates)
-        if now_s >= self._decided_s + DECIDED_S:
-            self._decided_s = now_s
-            self._rate_rps = self._requests.rate(now_s)
-            self._decide(candidates)
+        self._decide(now_s)
+
+    def wants_rounds(self) -> bool:
+        """While shares are in use, or may soon be."""
+        return self._keeps_shares
 
     def program(self, now_s: float, here: str, candidates: Sequence[CellView]) -> Program | None:
         """As the one that looks at the whole loop has it."""
@@ -105,9 +113,14 @@ class Mechanism(mechanism.Mechanism):
             return "discrete: how long a request takes is not known yet"
         return f"discrete: a request takes {times:.2g} x the round trip"
 
-    def _decide(self, candidates: Sequence[View]) -> None:
-        """Change only from clear to clear: between the limits it stays as it is."""
-        times = round_trips(candidates)
+    def _decide(self, now_s: float) -> None:
+        """Once a second. Change only from clear to clear: between the limits it stays as it is."""
+        if now_s < self._decided_s + DECIDED_S:
+            return
+        self._decided_s = now_s
+        self._rate_rps = self._requests.rate(now_s)
+        times = round_trips(self._among)
+        self._keeps_shares = times < SHARES_OUT_OF_SIGHT and self._rate_rps > COSTS_BELOW_RPS / 2.0
         if self._moves_shares:
             self._moves_shares = times <= COSTS_ABOVE and self._rate_rps >= COSTS_BELOW_RPS
         else:

@@ -71,13 +71,20 @@ def settled_s(means_s: list[float], level_s: float) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("policy", "within_s"), [("discrete/rif", 10.0), ("discrete/latency", 10.0), ("discrete/gradient", 10.0)]
+    ("policy", "within_s", "healed_within_s"),
+    [
+        ("discrete/rif", 10.0, 10.0),
+        # It leaves the slow cell altogether; to find out that it has healed may take a minute.
+        ("discrete/latency", 10.0, 60.0),
+        ("discrete/gradient", 10.0, 10.0),
+    ],
 )
 def test_latency_is_where_it_stays_soon_after_a_cell_turns_slow_and_soon_after_it_heals(
-    policy: str, within_s: float
+    policy: str, within_s: float, healed_within_s: float
 ) -> None:
-    part_s = within_s + STEADY_S + 10.0
-    slow_s, healed_s, end_s = WARM_UP_S, WARM_UP_S + part_s, WARM_UP_S + 2 * part_s
+    slow_s = WARM_UP_S
+    healed_s = slow_s + within_s + 10.0 + STEADY_S
+    end_s = healed_s + healed_within_s + STEADY_S
     runs = [latencies_s(policy, seed, slow_s, healed_s, end_s) for seed in SEEDS]
     means_s = [fmean(latency_s for run in runs for latency_s in run[number]) for number in range(len(runs[0]))]
 
@@ -89,4 +96,4 @@ def test_latency_is_where_it_stays_soon_after_a_cell_turns_slow_and_soon_after_i
     print(f"{policy}: {well_s:.3f} s; slow {ill_s:.3f} s after {ill:g} s; healed after {healed:g} s", means_s)
     assert ill_s < 1.35 * well_s
     assert ill <= within_s
-    assert healed <= within_s
+    assert healed <= healed_within_s

@@ -231,11 +231,11 @@ def test_the_theory_of_sojourns_is_what_is_simulated() -> None:
 
 @pytest.mark.slow
 def test_fits_of_a_known_cell_err_as_it_was_measured_to() -> None:
-    """Eight seeds. Latencies at one load have a CV of 1.0, 1,770 samples count: 3.2 %, and .36 in ln(1/mu')."""
+    """Eight seeds. Latencies at one load have a CV of 1.0, 1,460 samples count: 3.5 %, and .36 in ln(1/mu')."""
     truth_s = mean_sojourns_s()
     cells = [learned(RatePlan(LAW, weight=K), RATE_RPS, seed) for seed in range(8)]
     assert fmean(cell.cv for cell in cells) == pytest.approx(1.0, abs=0.05)
-    assert cells[0].curve.samples == pytest.approx(1770, rel=0.02)
+    assert cells[0].curve.samples == pytest.approx(1460, rel=0.03)
     measured = fmean(cell.measured_error for cell in cells)
     # A mean of eight, each of which varies by half of itself: 18 %.
     assert sqrt(fmean(cell.error(lambda n: truth_s[n]) ** 2 for cell in cells)) < 1.2 * measured

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import sqrt
+from itertools import pairwise
+from math import exp, sqrt
 
 import msgspec
 import numpy as np
@@ -129,9 +130,8 @@ class Reduction:
         """
         label, count = self._labels(TAIL_BIN_SAMPLES_MIN)
         moved = self._moved()
-        return [
-            self._tail_bin(members, moved) for members in (np.flatnonzero(label == place) for place in range(count))
-        ]
+        edges = np.searchsorted(label, np.arange(count + 1)).tolist()
+        return [self._tail_bin(slice(*edge), moved) for edge in pairwise(edges) if edge[0] < edge[1]]
 
     def _labels(self, samples_min: float) -> tuple[Places, int]:
         """The bin of each point, and how many bins there are."""
@@ -174,23 +174,18 @@ class Reduction:
         moved: Floats = np.interp(self._n, n / n_eff, self._completion.mean_s / (latency_s / n_eff))
         return moved
 
-    def _tail_bin(self, members: Places, moved: Floats) -> Bin:
-        members = members[np.argsort(self._latency_s[members], kind="stable")]
-        weight = self._weight[members]
+    def _tail_bin(self, members: slice, moved: Floats) -> Bin:
+        weight, latency_s = self._weight[members], self._latency_s[members]
         n_eff = float(weight.sum())
-        rank = (np.cumsum(weight) - 0.5 * weight) / n_eff
+        n, factor = float(weight @ self._n[members]) / n_eff, float(weight @ moved[members]) / n_eff
+        order = np.argsort(latency_s, kind="stable")
+        rank = (np.cumsum(weight[order]) - 0.5 * weight[order]) / n_eff
         # Of so many samples the share below the true percentile has this SD: the order statistics that far apart
         # are its own SD to both sides.
         sd = sqrt(TAIL_SHARE * (1.0 - TAIL_SHARE) / n_eff)
-        here = np.interp((TAIL_SHARE - sd, TAIL_SHARE, TAIL_SHARE + sd), rank, np.log(self._latency_s[members]))
-        factor = float(np.average(moved[members], weights=weight))
-        row = (
-            float(np.average(self._n[members], weights=weight)),
-            float(np.exp(here[1])) * factor,
-            n_eff,
-            0.5 * float(here[2] - here[0]) * sqrt(n_eff),
-        )
-        return Bin(*np.clip(row, _BIN_MIN, _BIN_MAX).tolist())
+        low, here, high = np.interp((TAIL_SHARE - sd, TAIL_SHARE, TAIL_SHARE + sd), rank, np.log(latency_s[order]))
+        row = (n, exp(here) * factor, n_eff, 0.5 * float(high - low) * sqrt(n_eff))
+        return Bin(*(min(max(x, least), most) for x, least, most in zip(row, _BIN_MIN, _BIN_MAX, strict=True)))
 
 
 def _bins(sums: Floats) -> list[Bin]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from math import isfinite, log, sqrt
 from random import Random
 
@@ -290,6 +291,9 @@ def test_any_samples_make_a_sound_curve_or_a_reason(rows: list[tuple[float, floa
     kept = SampleStore(Random(0))
     for n, latency_s in rows * times:
         kept.add(0.0, 0.0, n, latency_s)
+    tail = kept.reduction(0.0).tail()
+    assert all(low.n <= high.n * (1 + 1e-12) for low, high in pairwise(tail))
+    assert isfinite(fitted(tail).cost)
     result = fitted(kept.bins(0.0))
     assert isfinite(result.cost)
     if result.curve is None:

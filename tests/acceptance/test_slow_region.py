@@ -29,7 +29,11 @@ from dlbctl.replay.report import Summary
 
 from .fleet import Fleet, fleet, outcomes
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(240),
+    pytest.mark.xdist_group("slow_region"),  # they share one run
+]
 
 FLEET = """
 policy = "discrete/latency"

@@ -134,6 +134,7 @@ def fleet(
     """
     from dlbctl.replay.selection import Selection
     from dlbctl.sim.whatif.changes import WhatIf
+    from dlbctl.sim.whatif.fleet import check_distances
     from dlbctl.sim.whatif.parsing import parse_changes, parse_demand, parse_policies, parse_told
     from dlbctl.sim.whatif.report import simulate
     from dlbctl.sim.whatif.traffic import read_traffic
@@ -154,6 +155,7 @@ def fleet(
         block_tokens=block_size,
     )
     found = _fleet(from_ or [], admin, told)
+    check_distances(told, what_if.applied_to(found).plan)
     if seed is not None:
         found = replace(found, plan=replace(found.plan, seed=seed))
     with contextlib.ExitStack() as open_until_the_end:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from dlbctl.core import costs, mechanisms
-from dlbctl.core.errors import ConfigError
+from dlbctl.core.errors import ConfigError, suggestion
 from dlbctl.core.registry import Registry
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class Policy(NamedTuple):
         if not slash and mechanism not in MECHANISMS.names():
             raise ConfigError(
                 f"{where}: {text!r} is not a policy",
-                hint=f"write mechanism/cost, for instance discrete/latency, or one of: {', '.join(_bare())}",
+                hint=f"write mechanism/cost, for instance discrete/latency; {suggestion(text, _bare())}",
             )
         if not takes_cost(mechanism, where=where):
             if slash:

@@ -10,7 +10,7 @@ import importlib
 import pkgutil
 from types import ModuleType
 
-from dlbctl.core.errors import ConfigError
+from dlbctl.core.errors import ConfigError, suggestion
 
 
 class Registry:
@@ -30,7 +30,7 @@ class Registry:
     def load(self, name: str, *, where: str) -> ModuleType:
         """The module of that name. ConfigError names the nearest one when there is none."""
         if name not in self.names():
-            raise ConfigError(f"{where}: there is no {self.kind} {name!r}", hint=f"one of: {', '.join(self.names())}")
+            raise ConfigError(f"{where}: there is no {self.kind} {name!r}", hint=suggestion(name, self.names()))
         return importlib.import_module(f"{self._package.__name__}.{_module(name)}")
 
     def summary(self, name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from dlbctl.core.errors import ConfigError
+from dlbctl.core.errors import ConfigError, suggestion
 
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(ge=0)]
@@ -97,6 +96,4 @@ def _refuse_unknown_keys(values: dict[str, Any], where: str) -> None:
     known = Profile.__struct_fields__
     for key in values:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"keys: {', '.join(known)}"
-            raise ConfigError(f"{where}: unknown key {key!r}", hint=hint)
+            raise ConfigError(f"{where}: unknown key {key!r}", hint=suggestion(key, known))

@@ -21,6 +21,9 @@ from dlbctl.sim.scenario import Recipe, Scenario, draw
 from dlbctl.sim.statistics import Estimate, RunFigures, estimate
 from dlbctl.sim.trial import Trial, run_trial
 
+# The paper's whole experiment, ten scenarios with five trials of ten minutes each, is a tenth of it.
+MOST_REQUESTS = 1e10
+
 Task: TypeAlias = Trial | Sweep
 Done: TypeAlias = RunFigures | Curve
 # A scenario and a trial of it: the runs of all contenders that share their arrivals.
@@ -143,6 +146,11 @@ def compare(experiment: Experiment, *, jobs: int, watch: Callable[[Step], None])
     experiment.check()
     tasks = tasks_of(experiment)
     asked = sum(task.requests for task in tasks)
+    if asked > MOST_REQUESTS:
+        raise UsageError(
+            f"{asked:.2g} requests would be simulated: days, at some 10,000 a second",
+            hint=f"fewer --scenarios, --trials, --policies, or less of --duration, --y; at most {MOST_REQUESTS:.0e}",
+        )
     finished: list[Task] = []
 
     def tell() -> None:

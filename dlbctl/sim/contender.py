@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from dlbctl.core.errors import UsageError
+from dlbctl.core.errors import ConfigError, UsageError
 from dlbctl.core.policy import Policy
 
 RAND = "weighted-random"
@@ -43,9 +43,12 @@ class Contender(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Contender:
-        """Read a contender. UsageError or ConfigError says what there is to choose from."""
+        """Read a contender. UsageError says what there is to choose from."""
         policy, colon, more = text.partition(":")
-        Policy.parse(policy, where="--policies")
+        try:
+            Policy.parse(policy, where="--policies")
+        except ConfigError as error:
+            raise UsageError(error.message, hint=error.hint) from error
         if not colon:
             return cls(policy)
         if policy.startswith(_FLOWS):

@@ -61,7 +61,9 @@ class SourceSettings(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
 
     name: Annotated[str, Meta(min_length=1, description="What it is called; often a cell's name.")]
     demand: Annotated[Positive, Meta(description="What it asks for, requests/s.")]
-    cells: Annotated[tuple[str, ...], Meta(description="The cells that it may use; all when left out.")] = ()
+    cells: Annotated[
+        tuple[str, ...] | None, Meta(description="The cells that it may use, one at least; all when left out.")
+    ] = None
 
 
 class NetworkSettings(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -98,10 +100,14 @@ class NetworkSettings(Struct, forbid_unknown_fields=True, frozen=True, kw_only=T
 
     def _cells_of(self, source: SourceSettings, where: str) -> tuple[str, ...]:
         names = tuple(cell.name for cell in self.cell)
+        if source.cells is None:
+            return names
+        if not source.cells:
+            raise ConfigError(f"{where}: {source.name!r} may use no cell", hint="Leave `cells` out to allow all.")
         for name in source.cells:
             if name not in names:
                 raise ConfigError(f"{where}: no [[cell]] is called {name!r}", hint=f"The cells are {', '.join(names)}.")
-        return source.cells or names
+        return source.cells
 
     def _delay_s(self, source: str, cell: str, file: str) -> float:
         delay_ms = between_ms(self.delay_ms, source, cell)

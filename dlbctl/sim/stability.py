@@ -32,6 +32,9 @@ Complex: TypeAlias = NDArray[np.complex128]
 CONVERGED = 0.01
 # A swing that keeps this much of its size from one half of the tail to the other is one that lasts.
 LASTING = 0.9
+# A series that comes back is this much like itself; after one period this near to the most that it ever is.
+ALIKE = 0.5
+NEARLY = 0.95
 FREQUENCIES = 4000
 # Eigenvalues this much smaller than the largest are 0.
 ROUNDING = 1e-9
@@ -178,7 +181,7 @@ def judge(network: Network, found: Equilibrium, run: Trajectory) -> Verdict:
 
 
 def _period(values: Array) -> int | None:
-    """The shift, in samples, at which a series is most like itself; none if it does not come back twice."""
+    """The least shift, in samples, at which a series is like itself; none if it does not come back twice."""
     centred = values - values.mean()
     spectrum = np.fft.rfft(centred, 2 * len(centred))
     alike = np.fft.irfft(np.abs(spectrum) ** 2)[: len(centred)]
@@ -188,5 +191,9 @@ def _period(values: Array) -> int | None:
     if not below.size or alike[0] <= 0.0:
         return None
     after = alike[below[0] :]
-    shift = int(below[0] + after.argmax())
-    return shift if alike[shift] > 0.5 * alike[0] else None
+    if after.max() <= ALIKE * alike[0]:
+        return None
+    # After several periods it is as much like itself as after one, and by chance a little more: the first peak counts.
+    high = np.flatnonzero(after > NEARLY * after.max())
+    peak = np.split(high, np.flatnonzero(np.diff(high) > 1) + 1)[0]
+    return int(below[0] + peak[after[peak].argmax()])

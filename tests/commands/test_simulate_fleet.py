@@ -59,7 +59,14 @@ def test_demand_that_no_fleet_bears_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (("--from", FLEET, "--policy", "discrete/rfi"), 2, "there is no cost 'rfi'"),
+        (("--from", FLEET, "--policy", "discrete/rfi"), 2, "there is no cost 'rfi'\n  did you mean rif?"),
+        (("--from", FLEET, "--policy", "weighted-randon"), 2, "did you mean weighted-random?"),
+        (("--from", FLEET, "--one-way", "eu-frankfrt=5"), 2, "there is no cell 'eu-frankfrt'\n  did you mean eu-"),
+        (("--from", FLEET, "--one-way", "eu-frankfurt=5"), 2, "says already how far it is"),
+        (("--from", FLEET, "--add", "x=1", "--one-way", "y:x=5,x=9"), 2, "--one-way: there is no source 'y'"),
+        (("--from", FLEET, "--servers", "eu-frankfurt=100000"), 2, "more than 10000 servers"),
+        (("--from", FLEET, "--slow", "ap-seoul=1e300"), 2, "more than 1e+06 times slower"),
+        (("--from", FLEET, "--demand", "1e-9"), 2, "its simulation days\n  more --demand"),
         (("--from", FLEET, "--slow", "eu=3"), 2, "--slow: there is no cell 'eu'"),
         (("--from", FLEET, "--admin", "unix:/nowhere"), 2, "--from and --admin are two fleets"),
         (("--from", FLEET, "--from", FLEET), 2, "a FLEET.toml is a whole fleet"),

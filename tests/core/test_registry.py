@@ -45,11 +45,14 @@ def test_names_have_dashes_and_summaries_are_first_lines(registry: Registry) -> 
     assert registry.summary("of-two-words") == "Another."
 
 
-def test_an_unknown_name_is_answered_with_those_there_are(registry: Registry) -> None:
+@pytest.mark.parametrize(("name", "hint"), [("plane", "did you mean plain?"), ("fast", "one of: of-two-words, plain")])
+def test_an_unknown_name_is_answered_with_the_nearest_or_all_that_there_are(
+    registry: Registry, name: str, hint: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
-        registry.load("plane", where="leaf.toml: endpoint[0].policy")
-    assert caught.value.message == "leaf.toml: endpoint[0].policy: there is no cost 'plane'"
-    assert caught.value.hint == "one of: of-two-words, plain"
+        registry.load(name, where="leaf.toml: endpoint[0].policy")
+    assert caught.value.message == f"leaf.toml: endpoint[0].policy: there is no cost {name!r}"
+    assert caught.value.hint == hint
 
 
 @pytest.mark.parametrize(

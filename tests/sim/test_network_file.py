@@ -58,6 +58,7 @@ def test_the_way_back_takes_as_long() -> None:
         (HERE.replace("demand = 4", "demand = 10"), "unstable: 'a' asks for 10 requests/s"),
         (HERE.replace("demand = 4", "demand = 0"), "source[0].demand: Expected `float` > 0.0"),
         (HERE + 'cells = ["b"]\n', "source[0].cells: no [[cell]] is called 'b'"),
+        (HERE + "cells = []\n", "source[0].cells: 'a' may use no cell"),
         (HERE + '[[source]]\nname = "a"\ndemand = 1\n', "source[1].name: 'a' appears twice"),
         (HERE + '[[cell]]\nname = "a"\nqueue = { rate = 5 }\n', "cell 'a' appears twice"),
         (HERE + '[[source]]\nname = "b"\ndemand = 1\n', "no delay is known from 'b' to 'a'"),

@@ -117,6 +117,15 @@ def made_up(values: list[float], network: Network) -> Trajectory:
     return Trajectory(0.1, 0.1 * np.arange(len(values), dtype=np.float64), loads, loads, network.by_servers, state)
 
 
+@pytest.mark.parametrize("period", [36.7, 37.3, 120.05])
+def test_the_period_of_a_cycle_is_the_shortest_and_none_of_its_multiples(period: float) -> None:
+    cells = (Cell("a", 1.0, Queue(10.0)), Cell("b", 1.0, Queue(10.0)))
+    network = Network(cells, {"s": 10.0}, {("s", "a"): 0.0, ("s", "b"): 0.0})
+    swing = [1.0 + 0.4 * np.sin(2 * pi * i / period) + 0.3 * np.sin(4 * pi * i / period) for i in range(8000)]
+    found = judge(network, equilibrium(network, LATENCY), made_up(swing, network))
+    assert found.period_s == pytest.approx(period / 10.0, abs=0.1)
+
+
 def test_a_swing_that_dies_is_no_cycle_and_one_that_lasts_is() -> None:
     cells = (Cell("a", 1.0, Queue(10.0)), Cell("b", 1.0, Queue(10.0)))
     network = Network(cells, {"s": 10.0}, {("s", "a"): 0.0, ("s", "b"): 0.0})

@@ -5,11 +5,10 @@ Owns what the user may say of a fleet beside its files, and how names that do no
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from dlbctl.core.errors import UsageError
+from dlbctl.core.errors import UsageError, suggestion
 from dlbctl.engine.profile import Profile, load_profile
 from dlbctl.fleet.regions import WITHIN_REGION_MS, known_regions, one_way_ms
 from dlbctl.sim.plan import BatchingPlan, ServerPlan, WorldPlan
@@ -127,6 +126,12 @@ def require(name: str, known: Iterable[str], option: str, kind: str) -> None:
     known = list(known)
     if name in known:
         return
-    near = difflib.get_close_matches(name, known, n=2)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(known)}"
-    raise UsageError(f"{option}: there is no {kind} {name!r}", hint=hint)
+    raise UsageError(f"{option}: there is no {kind} {name!r}", hint=suggestion(name, known))
+
+
+def check_distances(told: Told, plan: WorldPlan) -> None:
+    """UsageError for a distance from or to what there is not."""
+    for source, cell in told.one_way_s:
+        require(cell, [known.name for known in plan.cells], "--one-way", "cell")
+        if source:
+            require(source, plan.sources, "--one-way", "source")

@@ -37,6 +37,9 @@ def fleet_of_fleet_file(path: Path, told: Told) -> Fleet:
             raise UsageError(f"{option}: {path} says already what its servers are", hint="--servers, --add change it")
     settings = load_fleet(path)
     names = [region.name for region in settings.region]
+    for _, cell in told.one_way_s:
+        if cell in names:
+            raise UsageError(f"--one-way {cell}: {path} says already how far it is", hint="change its delay_ms")
     leaves = {name: _address(9000 + number) for number, name in enumerate(names)}
     root = _parsed(root_tables(settings, settings.region[0], leaves, _ADMIN), RootFile, path)
     leaf_files = [_leaf(settings, region, path) for region in settings.region]

@@ -11,6 +11,10 @@ from dlbctl.engine.profile import load_profile
 from dlbctl.sim.whatif.changes import Add, Change, Lose, Servers, Slow
 from dlbctl.sim.whatif.fleet import CellSize, Told
 
+# More than any cell has, and what a simulation of a minute bears.
+MOST_SERVERS = 10_000
+MOST_SLOWDOWN = 1e6
+
 
 def parts(texts: Iterable[str] | None) -> list[str]:
     """The values of an option that may be repeated and have several with commas."""
@@ -70,7 +74,7 @@ def parse_changes(
         changes.append(Servers(cell, size.servers, at_s))
     for text in parts(slow):
         head, at_s = _timed(text, "--slow")
-        changes.append(Slow(*_number(head, "--slow", "CELL=3", _above_zero), at_s))
+        changes.append(Slow(*_number(head, "--slow", "CELL=3", _slowdown), at_s))
     changes += [Lose(*_timed(text, "--lose")) for text in parts(lose)]
     _refuse_repeated(changes)
     return changes
@@ -104,6 +108,8 @@ def _sized(text: str, option: str) -> tuple[str, CellSize]:
         raise UsageError(f"{option} {text}: not understood", hint=f"as in {option} eu-frankfurt=4")
     if int(count) < 1:
         raise UsageError(f"{option} {text}: a cell has at least one server", hint=f"--lose {name} takes it away")
+    if int(count) > MOST_SERVERS:
+        raise UsageError(f"{option} {text}: more than {MOST_SERVERS} servers are not simulated")
     if profile:
         load_profile(profile)
     return name, CellSize(int(count), profile)
@@ -134,6 +140,12 @@ def _float(text: str, where: str) -> float:
 def _above_zero(value: float, where: str) -> float:
     if not (isfinite(value) and value > 0.0):
         raise UsageError(f"{where}: must be a number above 0")
+    return value
+
+
+def _slowdown(value: float, where: str) -> float:
+    if not _above_zero(value, where) <= MOST_SLOWDOWN:
+        raise UsageError(f"{where}: more than {MOST_SLOWDOWN:g} times slower is not simulated", hint="--lose the cell")
     return value
 
 

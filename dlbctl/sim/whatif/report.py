@@ -13,6 +13,9 @@ from dlbctl.sim.whatif.compare import Case, Row, Step, cases_of, compare, load_o
 from dlbctl.sim.whatif.fleet import Fleet
 from dlbctl.sim.whatif.traffic import Traffic
 
+# Of cells to roots, which hear of each a hundred times a second, idle or not. It takes some hours.
+MOST_REPORTS = 1e9
+
 
 class Report(Struct, frozen=True):
     """left_out: rows of the trace that were not sent, by reason. cases: how many there were to be."""
@@ -79,9 +82,15 @@ def simulate(
 
 
 def _check_times(cases: Sequence[Case], traffic: Traffic, warm_up_s: float) -> None:
-    """Refuse what comes too late to be seen."""
+    """Refuse what comes too late to be seen, and what would never end."""
     for case in cases:
         ends_s = traffic.span_s / case.what_if.demand
+        plan = case.fleet.plan
+        if ends_s / plan.probe_interval_s * len(plan.sources) * len(plan.cells) > MOST_REPORTS:
+            raise UsageError(
+                f"the trace would last {ends_s:.3g} s, and its simulation days",
+                hint="more --demand or --speedup, or less of the trace (--limit, --end)",
+            )
         if warm_up_s > ends_s:
             raise UsageError(f"--warm-up {warm_up_s:g}: the last request comes at {ends_s:.4g} s")
         for change in case.what_if.later:

@@ -12,7 +12,7 @@ from typing import Final
 
 _NEVER: Final = float("inf")
 # Of more equals than this one is drawn by trial: they are so many that a trial soon finds one.
-_LISTED: Final = 64
+LISTED: Final = 64
 
 
 class Tournament:
@@ -40,6 +40,17 @@ class Tournament:
         """The least number; infinite where there is none."""
         return self._tree[1]
 
+    @property
+    def winner(self) -> int:
+        """Where the least number stands; the first place of several."""
+        tree = self._tree
+        node = 1
+        while node < self._width:
+            node *= 2
+            if tree[node] > tree[node + 1]:
+                node += 1
+        return node - self._width
+
     def change(self, place: int, value: float) -> None:
         """The number at a place is now this."""
         tree = self._tree
@@ -58,7 +69,7 @@ class Tournament:
         tree, width = self._tree, self._width
         found: list[int] = []
         waiting = [1]
-        while waiting and len(found) <= _LISTED:
+        while waiting and len(found) <= LISTED:
             node = waiting.pop()
             if tree[node] > limit:
                 continue
@@ -74,7 +85,8 @@ class Tournament:
         found = self.within(limit)
         if len(found) == 1:
             return found[0], True
-        if len(found) <= _LISTED:
+        if len(found) <= LISTED:
+            found.sort()  # as a look at all has them, for the same choice by the same chance
             return found[int(rng.random() * len(found))], False
         while True:
             place = int(rng.random() * self.count)

@@ -9,8 +9,10 @@ import pytest
 from dlbctl.core import snapshot
 from dlbctl.core.events import Arrival, EndpointState, Forward, State
 from dlbctl.core.mechanisms.discrete import FEW
+from dlbctl.core.policy import Policy
 from dlbctl.core.settings import EndpointSettings, TargetSettings, TierSettings
 from dlbctl.core.tier import Tier
+from tests.core.views import Asked, Seen
 
 CELLS = 3 * FEW
 
@@ -53,6 +55,33 @@ def test_it_chooses_a_least_cost_however_many_cells_changed_and_came_and_went(se
 
 def costs(tier: Tier) -> dict[str, float]:
     return {row.cell: row.cost for row in snapshot.cells(tier, 0.0) if row.routable and row.cost is not None}
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-5, 1e-3])
+@pytest.mark.parametrize("cheapest", [0.0, 0.5])
+def test_what_a_prompt_adds_is_looked_at_where_it_can_decide(spread: float, cheapest: float) -> None:
+    """Beside a mechanism that looks at all: the same choices of the same ties, for requests of any size."""
+    rng = Random(7)
+    given = [
+        Seen(
+            cost=cheapest + rng.choice([0.3, 1.0]) * rng.random(),
+            per_token=spread * rng.random(),
+            place=n,
+            name=f"c{n}",
+        )
+        for n in range(CELLS)
+    ]
+    ordered, plain = Policy.parse("discrete/unified").start(), Policy.parse("discrete/unified").start()
+    ordered.among(given)
+    dice = Random(9), Random(9)
+    for _ in range(300):
+        changed = rng.sample(given, rng.choice([0, 1, 5, 20]))
+        for one in changed:
+            one.cost, one.per_token = cheapest + rng.random(), spread * rng.random()
+        ordered.changed(changed)
+        request = Asked(extra_tokens=rng.choice([-400.0, 0.0, 30.0, 3000.0]))
+        chosen = ordered.choose(0.0, given, request, dice[0])
+        assert chosen == plain.choose(0.0, list(given), request, dice[1])
 
 
 def test_to_look_at_it_changes_nothing_that_it_decides() -> None:

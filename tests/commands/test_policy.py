@@ -14,7 +14,7 @@ from dlbctl.core.snapshot import EndpointRow
 
 from .conftest import MODEL, OTHER, Routers
 
-CONFIGURED = "discrete/latency"
+CONFIGURED = "auto/auto"
 
 
 def policies(routers: Routers, name: str = MODEL) -> list[tuple[str, str, bool]]:

@@ -150,8 +150,8 @@ class WorldPlan:
     """Everything a world is made of but its arrivals; with them and the seed it determines all that happens.
 
     sources: places where a root stands, numbered as `Request.source` counts them. one_way_s: network delay by
-    (source, cell). limits, flow: of the endpoint at the roots; exploration: at the leaves. timeouts: `first_byte_s` of
-    them; connections stand, and what has begun never falls silent. `check` raises UsageError.
+    (source, cell). limits, flow: of the endpoint at the roots; exploration: of it everywhere. timeouts: `first_byte_s`
+    of them; connections stand, and what has begun never falls silent. `check` raises UsageError.
     """
 
     cells: tuple[CellPlan, ...]
@@ -204,7 +204,9 @@ class WorldPlan:
     @property
     def root_endpoint(self) -> EndpointSettings:
         """The one endpoint there is, at a root."""
-        return EndpointSettings(name=MODEL, policy=self.policy, limits=self.limits, flow=self.flow)
+        return EndpointSettings(
+            name=MODEL, policy=self.policy, limits=self.limits, flow=self.flow, exploration=self.exploration
+        )
 
     @property
     def leaf_endpoint(self) -> EndpointSettings:

@@ -17,26 +17,27 @@ from tests.sim.test_law import Recorder
 from tests.sim.worlds import Notes, assert_no_drift, many_cells, watched
 
 SLOWED_S, HEALED_S = 50.0, 130.0
-FAIR_SHARE = 1.0 / 3.0
-SERVERS = (DisaggregatedPlan(1e-4, 9e-3, decode_engines=1, slots_per_engine=2),) * 2
+FAIR_SHARE = 0.5
+SERVERS = (DisaggregatedPlan(1e-4, 9e-3, decode_engines=1),) * 2
 
 
-def plan(seed: int, probe_rps: float, policy: str = "discrete/latency") -> WorldPlan:
+def plan(seed: int, probe_rps: float) -> WorldPlan:
+    """Without dither, and with too few cells to learn from one another's curves: both would find it too, at times."""
     return many_cells(
-        {"a": SERVERS, "b": SERVERS, "c": SERVERS},
-        {"here": (0.005, 0.01, 0.02)},
-        policy=policy,
+        {"a": SERVERS, "b": SERVERS},
+        {"here": (0.005, 0.02)},
+        policy="discrete/latency",
         seed=seed,
         probe_interval_s=0.05,
-        exploration=ExplorationSettings(probe_rps=probe_rps),
+        exploration=ExplorationSettings(probe_rps=probe_rps, dither=0.0),
         health=HealthSettings(failures=3, eject_s=2.0),
     )
 
 
 def coming(seed: int, until_s: float) -> Iterator[Request]:
-    """Requests of exponential sizes: 43 % of what the three cells can serve, 65 % of what two can."""
+    """Requests of exponential sizes: 55 % of what one of the two cells can serve."""
     rng, now_s = Random(seed), 0.0
-    while (now_s := now_s + rng.expovariate(9.5)) < until_s:
+    while (now_s := now_s + rng.expovariate(8.0)) < until_s:
         yield Request(now_s, 0, 1 + int(rng.expovariate(1 / 400)), 1 + int(rng.expovariate(1 / 60)))
 
 
@@ -54,7 +55,7 @@ def share(notes: Notes, since_s: float, until_s: float) -> float:
 
 
 def test_a_starved_cell_that_has_recovered_is_found_again_within_a_minute() -> None:
-    before, after = shares(3, 0.5, 8.0)
+    before, after = shares(2, 0.5, 8.0)
     assert before < 0.01
     assert after > 0.5 * FAIR_SHARE
 
@@ -62,15 +63,16 @@ def test_a_starved_cell_that_has_recovered_is_found_again_within_a_minute() -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("factor", [3.0, 8.0])
 def test_it_is_found_again_whatever_the_seed(factor: float) -> None:
-    """Four seeds, 5 % of a fair share each. How it grows from there is a matter of the policy and of how curves forget.
+    """Four seeds each. How its share grows from there is a matter of the policy and of how curves forget.
 
-    Means when this was written: 0.14 and 0.17 of all requests for a cell that was 3 and 8 times slower; left alone 0.05
-    both times, nearly all of it of cells that were not starved altogether.
+    Means when this was written: 0.31 and 0.28 of all requests for a cell that was 3 and 8 times slower, 0.05 at least;
+    left alone 0.02 at most.
     """
     tried = [shares(seed, 0.5, factor) for seed in range(4)]
     left = [shares(seed, 0.0, factor) for seed in range(4)]
-    assert min(after for _, after in tried) > 0.05 * FAIR_SHARE
-    assert fmean(after for _, after in left) < 0.5 * fmean(after for _, after in tried)
+    assert min(after for _, after in tried) > 0.03
+    assert fmean(after for _, after in tried) > 0.3 * FAIR_SHARE
+    assert max(after for _, after in left) < 0.03
 
 
 def troubled(world: World) -> None:
@@ -85,8 +87,8 @@ def troubled(world: World) -> None:
 
 def test_they_stay_in_their_cell_and_a_replay_makes_the_same() -> None:
     recorder, notes = Recorder(), Notes()
-    requests = list(coming(4, 60.0))
-    world = World(plan(4, 1.0), iter(requests), notes, recorder.tier_of)
+    requests = list(coming(2, 60.0))
+    world = World(plan(2, 1.0), iter(requests), notes, recorder.tier_of)
     troubled(world)
     for _ in range(30):
         world.run(world.now_s + 2.0)

@@ -2,7 +2,7 @@
 
 At 75 % of what the fleet serves. With one cell slow it is 84 %, with that cell left out 90 %; a sixth of the requests
 would be 2.25 times what the slow cell serves, so whoever does not notice fills it up. A request counts by when it
-came. Means over seeds, and windows of 5 s: of some 2,900 requests, so chance moves them by 2 to 3 %.
+came. Means over seeds, and windows of 5 s: of some 2,200 requests, so chance moves them by 3 %.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SLOW, FACTOR = 2, 3.0
 ONE_WAY_S = {
     (f"s{i}", f"c{j}"): 0.0005 + 0.01 * abs(i - j) for i in range(CELLS) for j in range(CELLS)
 }  # fmt: skip
-SEEDS = range(4)
+SEEDS = range(3)
 WINDOW_S, NEAR = 5.0, 0.10
 # Curves are known by then; and what counts as steady is the mean over so long, at the end of each part.
 WARM_UP_S, STEADY_S = 40.0, 20.0
@@ -73,10 +73,10 @@ def settled_s(means_s: list[float], level_s: float) -> float:
 @pytest.mark.parametrize(
     ("policy", "within_s", "healed_within_s"),
     [
-        ("discrete/rif", 10.0, 10.0),
         # It leaves the slow cell altogether; to find out that it has healed may take a minute.
         ("discrete/latency", 10.0, 60.0),
         ("discrete/gradient", 10.0, 10.0),
+        ("flow-pi/gradient", 60.0, 60.0),
     ],
 )
 def test_latency_is_where_it_stays_soon_after_a_cell_turns_slow_and_soon_after_it_heals(

@@ -41,8 +41,8 @@ def reverted(routers: Routers) -> Iterator[Routers]:
     ("words", "policy"),
     [
         (("power-of-d/rif",), "power-of-d/rif"),
-        (("--mechanism", "power-of-d"), "power-of-d/latency"),
-        (("--cost", "gradient"), "discrete/gradient"),
+        (("--mechanism", "power-of-d"), "power-of-d/auto"),
+        (("--cost", "gradient"), "auto/gradient"),
         (("--cost", "work", "--mechanism", "power-of-d"), "power-of-d/work"),
         (("--mechanism", "weighted-random"), "weighted-random"),
     ],
@@ -66,11 +66,11 @@ def test_a_revert_reaches_every_router(reverted: Routers) -> None:
 
 def test_drift_is_shown_and_what_the_switch_waits_for(reverted: Routers) -> None:
     code, out, _ = reverted.run("policy", "set", OTHER, "--cost", "gradient")
-    assert (code, out.startswith(f"{reverted.first}: {OTHER} is on discrete/gradient")) == (0, True)
+    assert (code, out.startswith(f"{reverted.first}: {OTHER} is on auto/gradient")) == (0, True)
     _, out, _ = reverted.run("policy", "show")
     assert f"* {OTHER}: switched live; `dlbctl policy revert` undoes it" in out
     line = next(line for line in out.splitlines() if line.startswith(OTHER))
-    assert line.split()[1:4] == ["discrete/gradient", "*", CONFIGURED]
+    assert line.split()[1:4] == ["auto/gradient", "*", CONFIGURED]
     assert reverted.run("policy", "revert", OTHER).code == 0
     assert "switched live" not in reverted.run("policy", "show").out
 

@@ -14,7 +14,7 @@ import pytest
 from dlbctl.core.curve import Curve
 from dlbctl.core.errors import ConfigError, UsageError
 from dlbctl.core.health import Standing
-from dlbctl.core.settings import HealthSettings, RetrySettings, Timeouts
+from dlbctl.core.settings import ExplorationSettings, HealthSettings, RetrySettings, Timeouts
 from dlbctl.core.target import Candidate
 from dlbctl.sim.arrivals import Request, poisson
 from dlbctl.sim.plan import (
@@ -92,7 +92,7 @@ def test_probes_are_lost_as_often_as_planned() -> None:
 
 
 def test_without_curves_told_roots_learn_the_leaves_own() -> None:
-    plan = one_cell(MultiPlan(0.02), tau_s=0.01)
+    plan = one_cell(MultiPlan(0.02), tau_s=0.01, exploration=ExplorationSettings(dither=0.0))
     world, _ = watched(plan, until(poisson(Random(1), [30.0]), 30.0))
     world.run(30.0)
     assert candidate(world, "a").curve == world.leaves[0].tier.estimators[MODEL].curve

@@ -34,6 +34,8 @@ SERVERS: list[ServerPlan] = [
 ]
 DELAYS_S = [0.0, 0.0005, 0.0237, 0.16, 1.3]
 LIFE_S = 10.0
+# In which leaves notice that nobody asks any more, and end what they have tried by themselves.
+QUIET_S = 120.0
 
 Change = Callable[[World], None]
 
@@ -128,6 +130,7 @@ def live(life: Life) -> Notes:
     world.finish(LIFE_S + 4000.0)
     assert world.exhausted
     assert world.in_flight == 0
+    world.run(world.now_s + QUIET_S)
     assert not any(leaf.open for leaf in world.leaves)
     for tier in tiers(world):
         assert_idle(tier)

@@ -4,7 +4,7 @@ A loop whose stepsize is too large for its delays swings at a period of its own,
 and some eight times the delay and the time in which a cell empties: two decades. So shares are looked at in octaves of
 time, each twice as slow as the one before; in each, steps of the shares are compared with earlier steps. Those of noise
 and of a random walk resemble no others, those of shares that settle resemble all, only those of a swing are the
-opposite of what they were half a period ago and the same as a whole one ago. A swing that dies away does so less.
+opposite of what they were half a period ago and the same as a whole one ago. A swing that dies away is so less.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ LOOK_S: Final = 0.1
 OCTAVES: Final = 10
 SHORTEST: Final = 4
 LONGEST: Final = 8
-# Likeness (a correlation) from which shares are said to swing, if it lasts for a period, and below which no more.
+# Likeness (a correlation) to what was a period ago from which shares swing, and below which they do no more.
 SURE: Final = 0.6
 CALM: Final = 0.3
+# How far to each side they must go for it to be worth an alarm, as a part of the shares (lengths of vectors).
+WORTH: Final = 0.05
+# Many cells and much chance make a swing irregular: from one to the next everything turns, never the same way. Then
+# likeness to the opposite of half a period ago has to do, if it is as large as no chance and no settling makes it.
+HERDING: Final = 0.4
+LARGE: Final = 0.4
 # So many looks weigh: 3 to 6 periods.
 MEMORY: Final = 24.0
 KEPT: Final = 1.0 - 1.0 / MEMORY
-# Half of a swing, of the shares themselves (as lengths of vectors), that is worth an alarm.
-WORTH: Final = 0.05
 # After so long without a look what was seen is too old to go on from.
 GAP_S: Final = 2.0
 
@@ -76,24 +80,21 @@ class Swings:
             seen = octave.take(seen)
             if not seen:
                 break
-        self._judge(shares, slowest_s)
+        self._judge(slowest_s)
         return True
 
-    def _judge(self, shares: list[float], slowest_s: float) -> None:
+    def _judge(self, slowest_s: float) -> None:
         """Go by the octave in which they swing farthest: slower ones see a little of the same swing."""
-        worth = WORTH * sqrt(_dot(shares, shares))
         calm, farthest, look_s = True, 0.0, LOOK_S
         for octave in self._octaves:
             period_s = octave.period * look_s
             look_s *= 2.0
-            if octave.likeness < CALM or period_s > slowest_s:
+            if octave.is_calm or period_s > slowest_s:
                 continue
-            extent = octave.extent()
-            if extent >= worth:
-                calm = False
-                if octave.held >= octave.period and extent > farthest:
-                    farthest = extent
-                    self.swinging, self.period_s, self.extent = True, period_s, extent
+            calm = False
+            if octave.held >= octave.period and octave.extent > farthest:
+                farthest = octave.extent
+                self.swinging, self.period_s, self.extent = True, period_s, octave.extent
         if calm:
             self.swinging = False
 
@@ -101,19 +102,20 @@ class Swings:
 class _Octave:
     """Steps of the shares from look to look, and how alike they are.
 
-    likeness: of those half a period and a period apart, of the most likely period: so many looks. held: for how many
-    looks it has been sure.
+    period: the likeliest, in looks. extent: how far to each side they go. is_calm: nothing speaks for a swing. held:
+    for how many looks everything has spoken for one.
     """
 
-    __slots__ = ("_count", "_looks", "_products", "_steps", "held", "likeness", "period")
+    __slots__ = ("_count", "_looks", "_products", "_steps", "extent", "held", "is_calm", "period")
 
     def __init__(self) -> None:
         self._looks: list[list[float]] = []  # the latest four, the latest last
         self._steps: list[list[float]] = []  # the latest first
         self._products: list[float] = [0.0] * (LONGEST + 1)
         self._count = 0
-        self.likeness = 0.0
-        self.period = 0.0
+        self.period = float(LONGEST)
+        self.extent = 0.0
+        self.is_calm = True
         self.held = 0
 
     def take(self, shares: list[float]) -> list[float]:
@@ -121,6 +123,8 @@ class _Octave:
         looks = self._looks
         if looks:
             self._compare([now - before for now, before in zip(shares, looks[-1], strict=True)])
+            if self._count >= 2 * LONGEST:
+                self._judge(sqrt(_dot(shares, shares)))
         looks.append(shares)
         if len(looks) < 4:
             return []
@@ -140,24 +144,31 @@ class _Octave:
         if len(steps) > LONGEST:
             steps.pop()
         self._count += 1
-        if self._count >= 2 * LONGEST:
-            self._judge()
 
-    def _judge(self) -> None:
-        products, own = self._products, self._products[0]
-        self.likeness = 0.0
-        if own > 0.0:
-            for period in range(SHORTEST, LONGEST + 1):
-                opposite = -min(products[period // 2], products[(period + 1) // 2])
-                likeness = min(opposite, products[period]) / own
-                if likeness > self.likeness:
-                    self.likeness, self.period = likeness, float(period)
-        self.held = self.held + 1 if self.likeness >= SURE else 0
-
-    def extent(self) -> float:
-        """Half of the swing: the amplitude of a sine that has steps of this size."""
+    def _judge(self, size: float) -> None:
+        """Judge by what was seen so far. size: of the shares."""
+        likeness, opposite = self._likeness()
+        # The amplitude of a sine that has steps of this size.
         weight = MEMORY * (1.0 - KEPT**self._count)
-        return sqrt(self._products[0] / weight / 2.0) / sin(pi / self.period)
+        self.extent = sqrt(self._products[0] / weight / 2.0) / sin(pi / self.period)
+        herds = opposite >= HERDING and self.extent >= LARGE * size
+        swings = herds or (likeness >= SURE and self.extent >= WORTH * size)
+        self.held = self.held + 1 if swings else 0
+        self.is_calm = not (swings or (likeness >= CALM and self.extent >= WORTH * size))
+
+    def _likeness(self) -> tuple[float, float]:
+        """To what was a period ago, and to the opposite of what was half of one ago, each at its best."""
+        products, own = self._products, self._products[0]
+        alike, opposite = 0.0, 0.0
+        if own <= 0.0:
+            return alike, opposite
+        for period in range(SHORTEST, LONGEST + 1):
+            contrary = -min(products[period // 2], products[(period + 1) // 2]) / own
+            likeness = min(contrary, products[period] / own)
+            if likeness > alike or (alike == 0.0 and contrary > opposite):
+                self.period = float(period)
+            alike, opposite = max(alike, likeness), max(opposite, contrary)
+        return alike, opposite
 
 
 class Throttle:

@@ -76,14 +76,14 @@ def test_shares_that_settle_do_not_swing(settling: Series) -> None:
 
 
 def wandering(rng: Random, memory_s: float) -> Series:
-    """Gaussian, with a correlation that falls by a factor of e in that time; of the size of a large swing."""
+    """Gaussian, with a correlation that falls by a factor of e in that time; large enough to be worth an alarm."""
     kept = exp(-LOOK_S / memory_s) if memory_s else 0.0
     new = sqrt(1.0 - kept * kept)
     state = 0.0
 
     def series(at_s: float) -> float:
         nonlocal state
-        state = kept * state + new * rng.gauss(0.0, 0.1)
+        state = kept * state + new * rng.gauss(0.0, 0.05)
         return 0.4 + state
 
     return series
@@ -93,6 +93,20 @@ def wandering(rng: Random, memory_s: float) -> Series:
 def test_chance_alone_is_hardly_ever_taken_for_a_swing(memory_s: float) -> None:
     """Five minutes, without any alarm; in many hours there is one now and then (docs/measurements.md)."""
     assert watched(wandering(Random(5), memory_s), 300.0)[1] is None
+
+
+def test_a_herd_that_turns_to_another_cell_each_time_is_seen() -> None:
+    """Everything goes to one of six cells drawn at random, every second: nothing comes back after a period."""
+    rng, swings, at = Random(2), Swings(), [0.0] * 6
+    seen = []
+    for number in range(600):
+        if number % 10 == 0:
+            wanted = [0.0] * 6
+            wanted[rng.randrange(6)] = 1.0
+        at = [0.7 * share + 0.3 * want for share, want in zip(at, wanted, strict=True)]
+        swings.look(number * LOOK_S, at, inf)
+        seen.append(swings.swinging)
+    assert any(seen[:200])
 
 
 def test_a_swing_that_ends_is_over_soon() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlbctl.commands import output
-from dlbctl.commands.simulation import check_positive, network_of
+from dlbctl.commands.simulation import check_positive, network_of, whole_or_nothing
 from dlbctl.core.errors import DlbctlError
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def fluid(
     check_positive("--time", time_s)
     check_positive("--stepsize", stepsize)
     network = network_of(file, utilisation)
-    made, run = report(network, policy, time_s, stepsize)
+    with whole_or_nothing():
+        made, run = report(network, policy, time_s, stepsize)
     if csv:
         _write_csv(csv, network, run)
     if as_json:
@@ -78,6 +79,7 @@ def _parts(network: Network, made: FluidReport, run: Trajectory) -> Iterator[Ren
     yield _cells(made)
     yield ""
     yield _states(made)
+    yield "  LATENCY is that within a cell; the mean latency of requests has their way there and back too"
     yield f"\nprice of anarchy (wardrop over optimum): {made.price_of_anarchy:.4f}"
     yield f"{made.policy}: {_outcome(made.verdict)}"
     if made.steps:
@@ -125,12 +127,13 @@ def _cells(made: FluidReport) -> RenderableType:
 
 
 def _states(made: FluidReport) -> RenderableType:
-    from dlbctl.commands.tables import add, seconds, table
+    from dlbctl.commands.tables import NOTHING, add, seconds, table
 
     numbers = ("MEAN LATENCY", "OVER OPTIMUM")
     rows = table("STATE", *numbers, numbers=numbers)
     for row in made.states:
-        add(rows, row.state, seconds(row.mean_latency_s), f"{row.over_optimum:.4f}")
+        over = NOTHING if row.over_optimum is None else f"{row.over_optimum:.4f}"
+        add(rows, row.state, seconds(row.mean_latency_s), over)
     return rows
 
 

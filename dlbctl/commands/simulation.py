@@ -19,6 +19,15 @@ class InterruptedSimulationError(DlbctlError):
     exit_code: ClassVar[int] = 130
 
 
+@contextlib.contextmanager
+def whole_or_nothing() -> Iterator[None]:
+    """Ctrl-C ends what has no part that could be reported."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise InterruptedSimulationError("interrupted: nothing is complete, and nothing is reported") from None
+
+
 def numbers(option: str, texts: list[str] | None) -> list[float]:
     """The numbers of an option that takes several, separated by commas or given again."""
     found: list[float] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import ClassVar
 
 REPEATED_LETTERS = 80
@@ -11,15 +10,6 @@ REPEATED_LETTERS = 80
 def shortened(text: str) -> str:
     """What somebody else wrote, as a message repeats it: the beginning of what is too long for one."""
     return text if len(text) <= REPEATED_LETTERS else f"{text[:REPEATED_LETTERS]}..."
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """What somebody may have meant by a name that there is not: those near it, or else all that there are."""
-    import difflib  # by a process that is about to end
-
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=2)
-    return f"did you mean {' or '.join(near)}?" if near else f"one of: {', '.join(known)}"
 
 
 class DlbctlError(Exception):

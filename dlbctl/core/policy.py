@@ -6,10 +6,12 @@ A mechanism that looks at no cost, or has its own, is a policy by itself: `weigh
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from dlbctl.core import costs, mechanisms
-from dlbctl.core.errors import ConfigError, suggestion
+from dlbctl.core.errors import ConfigError
+from dlbctl.core.names import did_you_mean
 from dlbctl.core.registry import Registry
 
 if TYPE_CHECKING:
@@ -157,9 +159,9 @@ class Policy(NamedTuple):
         """Read `mechanism/cost`, or a mechanism that takes none. ConfigError says what there is to choose from."""
         mechanism, slash, cost = text.partition("/")
         if not slash and mechanism not in MECHANISMS.names():
+            usual = f"write mechanism/cost, for instance discrete/latency, or one of: {', '.join(_bare())}"
             raise ConfigError(
-                f"{where}: {text!r} is not a policy",
-                hint=f"write mechanism/cost, for instance discrete/latency; {suggestion(text, _bare())}",
+                f"{where}: {text!r} is not a policy", hint=did_you_mean(text, _written(), otherwise=usual)
             )
         if not takes_cost(mechanism, where=where):
             if slash:
@@ -188,6 +190,13 @@ class Policy(NamedTuple):
         """The cost, the mechanism's own where it has one, or what stands in for one."""
         cost = self.cost or MECHANISMS.load(self.mechanism, where="policy").Mechanism.COST
         return Cost.load(cost) if cost else NO_COST
+
+
+def _written() -> list[str]:
+    """All policies, for who has missed one."""
+    bare = _bare()
+    pairs = product((name for name in MECHANISMS.names() if name not in bare), COSTS.names())
+    return [*bare, *(f"{mechanism}/{cost}" for mechanism, cost in pairs)]
 
 
 def _bare() -> list[str]:

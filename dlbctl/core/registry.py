@@ -10,7 +10,8 @@ import importlib
 import pkgutil
 from types import ModuleType
 
-from dlbctl.core.errors import ConfigError, suggestion
+from dlbctl.core.errors import ConfigError
+from dlbctl.core.names import did_you_mean
 
 
 class Registry:
@@ -29,8 +30,10 @@ class Registry:
 
     def load(self, name: str, *, where: str) -> ModuleType:
         """The module of that name. ConfigError names the nearest one when there is none."""
-        if name not in self.names():
-            raise ConfigError(f"{where}: there is no {self.kind} {name!r}", hint=suggestion(name, self.names()))
+        known = self.names()
+        if name not in known:
+            hint = did_you_mean(name, known, otherwise=f"one of: {', '.join(known)}")
+            raise ConfigError(f"{where}: there is no {self.kind} {name!r}", hint=hint)
         return importlib.import_module(f"{self._package.__name__}.{_module(name)}")
 
     def summary(self, name: str) -> str:

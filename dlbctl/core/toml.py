@@ -6,7 +6,6 @@ tables is named by its position or its `name`: `DLBCTL_CELL__0__NAME`, `DLBCTL_E
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol, TypeVar, get_args, get_origin, get_type_hints, runtime_checkable
@@ -15,6 +14,7 @@ import msgspec
 import tomli
 
 from dlbctl.core.errors import ConfigError
+from dlbctl.core.names import did_you_mean, nearest
 
 Settings = TypeVar("Settings")
 
@@ -97,8 +97,8 @@ def _refuse_slip(name: str, sections: Mapping[str, Any]) -> None:
 
 
 def _no_section(name: str, section: str, sections: Collection[str]) -> ConfigError:
-    near = difflib.get_close_matches(section, sections, n=1, cutoff=0.5)
-    meant = name.upper().replace(section.upper(), near[0].upper(), 1) if near else ""
+    near = nearest(section, sections)
+    meant = name.upper().replace(section.upper(), near.upper(), 1) if near else ""
     return ConfigError(
         f"environment variable {name}: there is no section {section!r} to override",
         hint=f"did you mean {meant}?" if near else f"sections: {', '.join(sorted(sections))}",
@@ -150,8 +150,8 @@ def _value(text: str) -> Any:
 def _explain(fault: str, wanted: type[Any], file: str) -> ConfigError:
     if found := _UNKNOWN.match(fault):
         path = found["path"] or ""
-        near = difflib.get_close_matches(found["key"], _keys_at(wanted, path), n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(_keys_at(wanted, path))}"
+        known = _keys_at(wanted, path)
+        hint = did_you_mean(found["key"], known, otherwise=f"known keys: {', '.join(known)}")
         return ConfigError(f"{file}: unknown key {_dotted(path, found['key'])}", hint=hint)
     if found := _MISSING.match(fault):
         return ConfigError(f"{file}: {_dotted(found['path'] or '', found['key'])} is missing")

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from dlbctl.core.errors import ConfigError, suggestion
+from dlbctl.core.errors import ConfigError
+from dlbctl.core.names import did_you_mean
 
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(ge=0)]
@@ -64,9 +65,10 @@ def load_profile(name_or_file: str) -> Profile:
         return parse_profile(text, where=name_or_file)
     path = Path(name_or_file)
     if not path.is_file():
+        built_in = builtin_names()
+        usual = f"built in: {', '.join(built_in)}; or give a TOML file with the same keys"
         raise ConfigError(
-            f"no engine profile {name_or_file!r}",
-            hint=f"built in: {', '.join(builtin_names())}; or give a TOML file with the same keys",
+            f"no engine profile {name_or_file!r}", hint=did_you_mean(name_or_file, built_in, otherwise=usual)
         )
     return parse_profile(path.read_text(encoding="utf-8", errors="replace"), where=str(path))
 
@@ -96,4 +98,5 @@ def _refuse_unknown_keys(values: dict[str, Any], where: str) -> None:
     known = Profile.__struct_fields__
     for key in values:
         if key not in known:
-            raise ConfigError(f"{where}: unknown key {key!r}", hint=suggestion(key, known))
+            hint = did_you_mean(key, known, otherwise=f"keys: {', '.join(known)}")
+            raise ConfigError(f"{where}: unknown key {key!r}", hint=hint)

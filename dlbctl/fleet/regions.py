@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 WITHIN_REGION_MS = 0.5
+# No delay that anybody gives is longer.
+MOST_MS = 60_000.0
 
 _REGIONS = (
     "ap-northeast-1",

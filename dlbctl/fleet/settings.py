@@ -9,8 +9,9 @@ from msgspec import Meta, Struct
 
 from dlbctl.core import toml
 from dlbctl.core.errors import ConfigError, shortened
+from dlbctl.core.names import did_you_mean
 from dlbctl.core.settings import DEFAULT_POLICY
-from dlbctl.fleet.regions import between_ms, known_regions
+from dlbctl.fleet.regions import MOST_MS, between_ms, known_regions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _REGION_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 Positive = Annotated[float, Meta(gt=0)]
 Weight = Annotated[float, Meta(ge=0)]
-Milliseconds = Annotated[float, Meta(ge=0, le=60_000)]
+Milliseconds = Annotated[float, Meta(ge=0, le=MOST_MS)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 
 
@@ -78,7 +79,7 @@ class FleetSettings(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
         0.0
     )
     delay_ms: Annotated[
-        dict[str, dict[str, Milliseconds]],
+        dict[str, dict[str, float]],
         Meta(
             description="One-way delay by source and destination, `delay_ms.eu-frankfurt.ap-seoul = 105`; the way back "
             "has the same unless it is given too, and pairs left out have that of a built-in table of cloud regions."
@@ -152,8 +153,11 @@ def _check_delays(settings: FleetSettings, path: Path) -> None:
             if name not in names:
                 raise ConfigError(
                     f"{path}: delay_ms.{source}: no [[region]] is called {name!r}",
-                    hint=f"The regions are {', '.join(sorted(names))}.",
+                    hint=did_you_mean(name, names, otherwise=f"The regions are {', '.join(sorted(names))}."),
                 )
+        for destination, delay_ms in row.items():
+            if not 0.0 <= delay_ms <= MOST_MS:
+                raise ConfigError(f"{path}: delay_ms.{source}.{destination}: {delay_ms:g} is not from 0 to {MOST_MS:g}")
     for source in names:
         for destination in names - {source}:
             if settings.one_way_ms(source, destination) is None:

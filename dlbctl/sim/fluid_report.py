@@ -11,6 +11,7 @@ import numpy as np
 from dlbctl.core.errors import UsageError
 from dlbctl.core.mechanisms.flow import KAPPA_PER_S
 from dlbctl.core.mechanisms.flow_pi import KAPPA
+from dlbctl.core.names import did_you_mean
 from dlbctl.sim.equilibrium import COSTS, GRADIENT, LATENCY, Equilibrium, equilibrium
 from dlbctl.sim.fluid import Rule, Trajectory, argmin, default_stepsizes, flow, flow_pi, integrate
 from dlbctl.sim.network import Array, Network
@@ -40,11 +41,11 @@ class CellRow:
 
 @dataclass(frozen=True, slots=True)
 class StateRow:
-    """Mean latency of all requests in one state, and over the optimum's."""
+    """Mean latency of all requests in one state, and over the optimum's: None of a run that has not come to a state."""
 
     state: str
     mean_latency_s: float
-    over_optimum: float
+    over_optimum: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,9 @@ def parse_policy(text: str) -> tuple[str, str]:
     """A policy of the fluid model, `flow/gradient` for instance, as mechanism and cost."""
     mechanism, _, cost = text.partition("/")
     if mechanism not in MECHANISMS or cost not in COSTS:
-        known = ", ".join(f"{name}/{other}" for name in MECHANISMS for other in COSTS)
-        raise UsageError(f"--policy: {text!r} has no fluid model", hint=f"one of: {known}")
+        known = [f"{name}/{other}" for name in MECHANISMS for other in COSTS]
+        hint = did_you_mean(text, known, otherwise=f"one of: {', '.join(known)}")
+        raise UsageError(f"--policy: {text!r} has no fluid model", hint=hint)
     return mechanism, cost
 
 
@@ -94,6 +96,7 @@ def report(network: Network, policy: str, duration_s: float, stepsize: float | N
     rules: dict[str, Rule] = {"flow": flow(stepsizes), "flow-pi": flow_pi(stepsizes, COSTS[cost]), "argmin": argmin}
     run = integrate(network, COSTS[cost], rules[mechanism], duration_s)
     least_s = found[GRADIENT.name].mean_latency_s
+    verdict = judge(network, found[cost], run)
     capacity = float(network.capacity_rps.sum())
     made = FluidReport(
         policy=policy,
@@ -102,9 +105,9 @@ def report(network: Network, policy: str, duration_s: float, stepsize: float | N
         demand_rps=float(network.demand.sum()),
         utilisation=None if capacity == inf else float(network.demand.sum()) / capacity,
         price_of_anarchy=found[LATENCY.name].mean_latency_s / least_s,
-        verdict=judge(network, found[cost], run),
+        verdict=verdict,
         steps=_steps(network, found[cost], stepsizes) if mechanism == "flow" else None,
-        states=list(_states(network, found, policy, run)),
+        states=list(_states(network, found, policy, run, lasting=verdict.lasting)),
         cells=[
             *(row for name, one in found.items() for row in _cells(network, NAMES[name], one.flow_rps, one.in_flight)),
             *_cells(network, policy, network.demand @ run.mean_shares, run.in_flight[run.tail].mean(axis=0)),
@@ -119,12 +122,14 @@ def _stepsizes(network: Network, mechanism: str, stepsize: float | None) -> Arra
     return default_stepsizes(network, KAPPA if mechanism == "flow-pi" else KAPPA_PER_S)
 
 
-def _states(network: Network, found: dict[str, Equilibrium], policy: str, run: Trajectory) -> Iterator[StateRow]:
+def _states(
+    network: Network, found: dict[str, Equilibrium], policy: str, run: Trajectory, *, lasting: bool
+) -> Iterator[StateRow]:
     least_s = found[GRADIENT.name].mean_latency_s
     for name, one in found.items():
         yield StateRow(NAMES[name], one.mean_latency_s, one.mean_latency_s / least_s)
     mean_s = network.mean_latency_s(run.in_flight[run.tail].mean(axis=0), run.mean_shares)
-    yield StateRow(policy, mean_s, mean_s / least_s)
+    yield StateRow(policy, mean_s, mean_s / least_s if lasting else None)
 
 
 def _cells(network: Network, state: str, flow_rps: Array, in_flight: Array) -> Iterator[CellRow]:

@@ -9,7 +9,8 @@ from msgspec import Meta, Struct
 from dlbctl.core import toml
 from dlbctl.core.curve import Curve
 from dlbctl.core.errors import ConfigError, DlbctlError
-from dlbctl.fleet.regions import WITHIN_REGION_MS, between_ms, known_regions
+from dlbctl.core.names import did_you_mean
+from dlbctl.fleet.regions import MOST_MS, WITHIN_REGION_MS, between_ms, known_regions
 from dlbctl.sim.network import Cell, Network
 from dlbctl.sim.service import Polynomial, Queue, Service
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
-MOST_MS = 60_000.0
 
 
 class CurveSettings(Struct, forbid_unknown_fields=True, frozen=True):
@@ -106,7 +106,8 @@ class NetworkSettings(Struct, forbid_unknown_fields=True, frozen=True, kw_only=T
             raise ConfigError(f"{where}: {source.name!r} may use no cell", hint="Leave `cells` out to allow all.")
         for name in source.cells:
             if name not in names:
-                raise ConfigError(f"{where}: no [[cell]] is called {name!r}", hint=f"The cells are {', '.join(names)}.")
+                hint = did_you_mean(name, names, otherwise=f"The cells are {', '.join(names)}.")
+                raise ConfigError(f"{where}: no [[cell]] is called {name!r}", hint=hint)
         return source.cells
 
     def _delay_s(self, source: str, cell: str, file: str) -> float:
@@ -127,7 +128,11 @@ class NetworkSettings(Struct, forbid_unknown_fields=True, frozen=True, kw_only=T
         for source, row in self.delay_ms.items():
             for name in (source, *row):
                 if name not in names:
-                    raise ConfigError(f"{file}: delay_ms.{source}: no [[source]] or [[cell]] is called {name!r}")
+                    usual = f"There are {', '.join(sorted(names))}."
+                    raise ConfigError(
+                        f"{file}: delay_ms.{source}: no [[source]] or [[cell]] is called {name!r}",
+                        hint=did_you_mean(name, names, otherwise=usual),
+                    )
             for cell, delay_ms in row.items():
                 if not 0.0 <= delay_ms <= MOST_MS:
                     raise ConfigError(f"{file}: delay_ms.{source}.{cell}: {delay_ms:g} is not from 0 to {MOST_MS:g}")

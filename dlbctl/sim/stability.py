@@ -62,6 +62,11 @@ class Verdict:
     cell: str | None = None
     amplitude: float | None = None
 
+    @property
+    def lasting(self) -> bool:
+        """It would go on as in its last quarter, so that means of that say something."""
+        return self.outcome in ("converged", "cycle")
+
 
 class Linearised:
     """The model near an equilibrium, with stepsizes η_i in the proportions given."""

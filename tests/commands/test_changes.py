@@ -67,7 +67,7 @@ def test_a_reload_tells_what_changed(root: Root, engines: list[str]) -> None:
 def test_a_refused_reload_is_code_3_with_file_and_key(root: Root) -> None:
     before = root.file.read_text()
     for text, words in (
-        (before + "[http]\nbody_byte = 5\n", f"{root.file}: unknown key http.body_byte\n  did you mean 'body_bytes'?"),
+        (before + "[http]\nbody_byte = 5\n", f"{root.file}: unknown key http.body_byte\n  did you mean body_bytes?"),
         (before.replace("127.0.0.1:0", "127.0.0.1:1"), f"{root.file}: root.listen: cannot change in a running process"),
     ):
         root.file.write_text(text)

@@ -24,7 +24,7 @@ def test_as_a_process_it_says_ok_or_ends_with_3(tmp_path: Path) -> None:
     path.write_text(ROOT + "leafs = 1\n")
     code, out, err = dlbctl("check", path)
     assert (code, out) == (3, "")
-    assert err == f"dlbctl: error: {path}: unknown key cell[0].leafs\n  did you mean 'leaves'?\n"
+    assert err == f"dlbctl: error: {path}: unknown key cell[0].leafs\n  did you mean leaves?\n"
 
 
 def test_a_full_disk_is_one_line_and_no_success(tmp_path: Path) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,6 +61,29 @@ def test_utilisation_scales_the_demand() -> None:
     assert found["demand_rps"] == pytest.approx(128.6, rel=1e-3)
 
 
+def test_a_run_that_has_not_settled_is_over_nothing() -> None:
+    found = fluid("--utilisation", 0.9999, "--time", 10)
+    assert found["verdict"]["outcome"] in ("settling", "diverging")  # type: ignore[index]
+    ratios = [row["over_optimum"] for row in found["states"]]  # type: ignore[attr-defined]
+    assert ratios[0] == 1.0
+    assert ratios[-1] is None
+
+
+def test_ctrl_c_says_that_nothing_is_reported() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-c", "from dlbctl.cli import main; main()",
+         "simulate", "fluid", "--time", "20000"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    while not process.stderr.readline().endswith("| scipy.optimize\n"):
+        pass  # the first equilibrium asks for it
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines()[-1] == "dlbctl: error: interrupted: nothing is complete, and nothing is reported"
+
+
 def test_the_run_can_be_kept(tmp_path: Path) -> None:
     path = tmp_path / "run.csv"
     found = fluid("--time", 5, "--csv", path)
@@ -77,7 +103,9 @@ def test_the_run_can_be_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["--policy", "discrete/latency"], 2, "--policy: 'discrete/latency' has no fluid model\n  one of: flow/g"),
+        (["--policy", "discrete/latency"], 2, "--policy: 'discrete/latency' has no fluid model\n  "),
+        (["--policy", "mnlb"], 2, "--policy: 'mnlb' has no fluid model\n  one of: flow/g"),
+        (["--policy", "flow/gradent"], 2, "did you mean flow/gradient"),
         (["--time", "0"], 2, "--time: 0 is not a number above 0"),
         (["--stepsize", "-1"], 2, "--stepsize: -1 is not a number above 0"),
         (["--utilisation", "1"], 2, "--utilisation: 1 is not between 0 and 1"),

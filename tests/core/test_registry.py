@@ -84,6 +84,10 @@ def test_a_policy_is_written_as_it_is_read(text: str) -> None:
     [
         ("discrete", "discrete/latency"),
         ("nothing", "weighted-random"),
+        ("discret/rif", "did you mean discrete?"),
+        ("discrete/latenci", "did you mean latency?"),
+        ("weighted_randm", "did you mean weighted-random?"),
+        ("flow-pi:latency", "did you mean flow-pi/latency"),
         ("weighted-random/rif", "write weighted-random alone"),
     ],
 )

@@ -73,9 +73,12 @@ def test_a_missing_value_is_named() -> None:
         parse_profile('name = "x"', where="x.toml")
 
 
-def test_an_unknown_profile_is_a_configuration_error_that_lists_the_known_ones() -> None:
+def test_an_unknown_profile_is_a_configuration_error_that_names_the_nearest_or_all() -> None:
     with pytest.raises(ConfigError, match="no engine profile 'l40'") as caught:
         load_profile("l40")
+    assert caught.value.hint == "did you mean l40s?"
+    with pytest.raises(ConfigError, match="no engine profile 'tpu'") as caught:
+        load_profile("tpu")
     assert "h100, l40s, laptop" in caught.value.hint
     assert caught.value.exit_code == 3
 

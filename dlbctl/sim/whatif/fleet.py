@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from dlbctl.core.errors import UsageError, suggestion
+from dlbctl.core.errors import UsageError
+from dlbctl.core.names import did_you_mean
 from dlbctl.engine.profile import Profile, load_profile
 from dlbctl.fleet.regions import WITHIN_REGION_MS, known_regions, one_way_ms
 from dlbctl.sim.plan import BatchingPlan, ServerPlan, WorldPlan
@@ -110,6 +111,15 @@ class Delays:
         return known_ms / 1e3
 
 
+def check_one_way(told: Told, plan: WorldPlan, added: Iterable[str]) -> None:
+    """UsageError for a delay from or to what there is not, cells that are added included."""
+    cells = [*(cell.name for cell in plan.cells), *added]
+    for source, cell in told.one_way_s:
+        if source:
+            require(source, plan.sources, "--one-way", "source")
+        require(cell, cells, "--one-way", "cell")
+
+
 def weights_of(sources: Iterable[str], told: Told, by_default: Mapping[str, float]) -> tuple[float, ...]:
     """The weight of the clients at each source. UsageError where nobody asks for anything."""
     sources = list(sources)
@@ -122,11 +132,12 @@ def weights_of(sources: Iterable[str], told: Told, by_default: Mapping[str, floa
 
 
 def require(name: str, known: Iterable[str], option: str, kind: str) -> None:
-    """UsageError for a name that there is not; it names those that are near."""
+    """UsageError for a name that there is not; it names the nearest that there is."""
     known = list(known)
     if name in known:
         return
-    raise UsageError(f"{option}: there is no {kind} {name!r}", hint=suggestion(name, known))
+    hint = did_you_mean(name, known, otherwise=f"there are: {', '.join(known)}")
+    raise UsageError(f"{option}: there is no {kind} {name!r}", hint=hint)
 
 
 def check_distances(told: Told, plan: WorldPlan) -> None:

@@ -109,7 +109,7 @@ def test_ctrl_c_reports_what_is_complete() -> None:
         (("--warm-up", "-1"), "warm_up_s -1"),
         (("--policies", "argmin/rif,argmin/rif"), "asked for twice"),
         (("--policies", "argmin/latencies"), "there is no cost 'latencies'\n  did you mean latency?"),
-        (("--policies", "argmin/speed"), "one of: auto, "),
+        (("--policies", "argmin/xyzzy"), "one of: auto, "),
         (("--y", "1e9"), "requests would be simulated: days"),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -70,7 +69,11 @@ _MaxInput = Annotated[int | None, typer.Option(min=1, help="Leave out rows with 
 _BlockSize = Annotated[int, typer.Option(min=1, help="Tokens that one of the trace's hash ids stands for.")]
 _Policy = Annotated[
     list[str] | None,
-    typer.Option(metavar="POLICY[,...]", help="What if the roots had these policies? (default: the one they have)"),
+    typer.Option(
+        metavar="POLICY[,...]",
+        help="What if the roots had these policies? Flows may have a stepsize, `flow/gradient:0.01`. "
+        "(default: the one they have)",
+    ),
 ]
 _Demand = Annotated[float, typer.Option(metavar="X", help="What if the same requests came so many times as fast?")]
 _Lose = Annotated[
@@ -133,19 +136,18 @@ def fleet(
     of the fleet stands below the figures. Ctrl-C reports the cases that are complete, and the exit code is 130.
     """
     from dlbctl.replay.selection import Selection
-    from dlbctl.sim.whatif.changes import WhatIf
-    from dlbctl.sim.whatif.fleet import check_distances
-    from dlbctl.sim.whatif.parsing import parse_changes, parse_demand, parse_policies, parse_told
+    from dlbctl.sim.whatif.changes import Add, WhatIf
+    from dlbctl.sim.whatif.fleet import check_one_way
+    from dlbctl.sim.whatif.parsing import parse_changes, parse_factor, parse_policies, parse_told
     from dlbctl.sim.whatif.report import simulate
     from dlbctl.sim.whatif.traffic import read_traffic
 
-    if not 0.0 < speedup < math.inf:
-        raise UsageError(f"--speedup {speedup:g}: must be a number above 0")
+    parse_factor(speedup, "--speedup")
     told = parse_told(
         profile=profile, time_factor=time_factor, cells=cell, one_way=one_way, weights=weight, endpoint=endpoint
     )
     changes = parse_changes(lose=lose, slow=slow, servers=servers, add=add, told=told)
-    what_if = WhatIf(changes, parse_demand(demand))
+    what_if = WhatIf(changes, parse_factor(demand, "--demand"))
     policies = parse_policies(policy)
     traffic = read_traffic(
         trace,
@@ -155,7 +157,7 @@ def fleet(
         block_tokens=block_size,
     )
     found = _fleet(from_ or [], admin, told)
-    check_distances(told, what_if.applied_to(found).plan)
+    check_one_way(told, found.plan, [change.cell for change in changes if isinstance(change, Add)])
     if seed is not None:
         found = replace(found, plan=replace(found.plan, seed=seed))
     with contextlib.ExitStack() as open_until_the_end:

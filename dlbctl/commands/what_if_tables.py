@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, TextIO
 
 from dlbctl.commands.tables import NOTHING, add, percent, seconds, table
+from dlbctl.core.names import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,7 +23,7 @@ _FIRST_BYTE = ("ttft_mean_s", "ttft_p50_s", "ttft_p95_s", "ttft_p99_s")
 def what_if_parts(report: Report) -> Iterator[RenderableType]:
     """What was simulated, the cases side by side, the share of each cell, errors, and what was assumed."""
     yield (
-        f"{report.requests} requests of {report.trace} over {seconds(report.span_s)}: "
+        f"{counted(report.requests, 'request')} of {report.trace} over {seconds(report.span_s)}: "
         f"{report.prompt_tokens:.0f} tokens in and {report.output_tokens:.0f} out on average"
     )
     if report.warm_up_s:
@@ -31,8 +32,9 @@ def what_if_parts(report: Report) -> Iterator[RenderableType]:
     yield _latencies(report.rows)
     yield ""
     yield _cells(report.rows)
-    yield "  share of the requests (of what the cell serves at most, nothing cached)"
+    yield "  share of the requests (of what the cell serves at most, nothing cached; of one that changes, on average)"
     yield from _errors(report.rows)
+    yield from _beware(report.rows)
     for number, text in enumerate(report.assumed):
         yield f"{'' if number else chr(10)}assumed: {text}"
     yield from (f"left out: {count} rows, {reason}" for reason, count in report.left_out.items())
@@ -87,6 +89,18 @@ def _errors(rows: list[Row]) -> Iterator[str]:
             counts.append(f"{row.figures.unfinished} not over ten minutes after the last request")
         if counts:
             yield f"errors, {row.case}, {row.policy}: {', '.join(counts)}"
+
+
+def _beware(rows: list[Row]) -> Iterator[str]:
+    """Slow requests that fail leave the mean: a case that loses more of them looks better than it is."""
+    from dlbctl.sim.statistics import unlike
+
+    lost = [row.figures.lost_share for row in rows]
+    if unlike(lost):
+        yield (
+            f"beware: latencies are those of requests that went well, and from {percent(min(lost))} to "
+            f"{percent(max(lost))} did not: OVER FIRST compares unlike ones"
+        )
 
 
 def write_what_if_csv(report: Report, file: TextIO) -> None:

@@ -20,9 +20,11 @@ from dlbctl.sim.processes import Outcome, run_all
 from dlbctl.sim.scenario import Recipe, Scenario, draw
 from dlbctl.sim.statistics import Estimate, RunFigures, estimate
 from dlbctl.sim.trial import Trial, run_trial
+from dlbctl.sim.work import refuse_endless
 
-# The paper's whole experiment, ten scenarios with five trials of ten minutes each, is a tenth of it.
-MOST_REQUESTS = 1e10
+MOST_PAIRS = 10_000
+MOST_INTERVALS = 100_000
+SHORTER = "a shorter --duration or --warm-up, fewer --scenarios, --trials or --policies, or a --y nearer to 1"
 
 Task: TypeAlias = Trial | Sweep
 Done: TypeAlias = RunFigures | Curve
@@ -61,6 +63,13 @@ class Experiment(Struct, frozen=True):
                 raise UsageError(f"{name} {getattr(self, name):g}: must be a number from 0 on")
         if self.seed < 0:
             raise UsageError(f"seed {self.seed}: must not be negative")
+        if self.scenarios * self.trials > MOST_PAIRS:
+            raise UsageError(f"{self.scenarios} scenarios of {self.trials} trials: more than {MOST_PAIRS} in all")
+        if self.interval_s and (self.warm_up_s + self.duration_s) / self.interval_s > MOST_INTERVALS:
+            raise UsageError(
+                f"interval_s {self.interval_s:g}: cuts the run into more than {MOST_INTERVALS} parts",
+                hint="a longer --interval",
+            )
         names = [contender.name for contender in self.contenders]
         for index, name in enumerate(names):
             if name in names[:index]:
@@ -146,11 +155,7 @@ def compare(experiment: Experiment, *, jobs: int, watch: Callable[[Step], None])
     experiment.check()
     tasks = tasks_of(experiment)
     asked = sum(task.requests for task in tasks)
-    if asked > MOST_REQUESTS:
-        raise UsageError(
-            f"{asked:.2g} requests would be simulated: days, at some 10,000 a second",
-            hint=f"fewer --scenarios, --trials, --policies, or less of --duration, --y; at most {MOST_REQUESTS:.0e}",
-        )
+    refuse_endless(sum(task.steps for task in tasks if isinstance(task, Trial)), hint=SHORTER)
     finished: list[Task] = []
 
     def tell() -> None:

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from dlbctl.core.errors import ConfigError, UsageError
+from dlbctl.core.names import listed
 from dlbctl.core.policy import Policy
 
 RAND = "weighted-random"
@@ -42,40 +43,40 @@ class Contender(Struct, frozen=True):
         return self.policy if self.capacity == "true" else f"{self.policy}:{self.capacity}"
 
     @classmethod
-    def parse(cls, text: str) -> Contender:
-        """Read a contender. UsageError says what there is to choose from."""
+    def parse(cls, text: str, *, option: str) -> Contender:
+        """Read a contender that the command line names. UsageError says what there is to choose from."""
         policy, colon, more = text.partition(":")
         try:
-            Policy.parse(policy, where="--policies")
+            Policy.parse(policy, where=option)
         except ConfigError as error:
             raise UsageError(error.message, hint=error.hint) from error
         if not colon:
             return cls(policy)
         if policy.startswith(_FLOWS):
-            return cls(policy, stepsize=_stepsize(text, more))
+            return cls(policy, stepsize=_stepsize(f"{option} {text}", more))
         if policy != _PLANNER:
             hint = f"{_PLANNER}:nominal, flow/gradient:0.01, or {policy} alone"
             raise UsageError(
-                f"--policies {text}: only {_PLANNER} is told of capacity, and flows of a stepsize", hint=hint
+                f"{option} {text}: only {_PLANNER} is told of capacity, and flows of a stepsize", hint=hint
             )
         if more not in ("true", "nominal"):
-            raise UsageError(f"--policies {text}: capacity is true or nominal")
+            raise UsageError(f"{option} {text}: capacity is true or nominal")
         return cls(policy, "nominal" if more == "nominal" else "true")
 
 
-def _stepsize(text: str, number: str) -> float:
+def _stepsize(where: str, number: str) -> float:
     try:
         stepsize = float(number)
     except ValueError:
         stepsize = -1.0
     if not 0.0 < stepsize < float("inf"):
-        raise UsageError(f"--policies {text}: {number!r} is no stepsize", hint="a positive number")
+        raise UsageError(f"{where}: {number!r} is no stepsize", hint="a positive number")
     return stepsize
 
 
 def parse_contenders(texts: list[str]) -> tuple[Contender, ...]:
     """All that were named, and weighted-random, which the others are set against, before them if it was not."""
-    names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
+    names = listed(texts, "--policies")
     if RAND not in names:
         names.insert(0, RAND)
-    return tuple(Contender.parse(name) for name in names)
+    return tuple(Contender.parse(name, option="--policies") for name in names)

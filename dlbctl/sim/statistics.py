@@ -10,6 +10,10 @@ from msgspec import Struct
 LEVEL = 0.95
 
 
+# Shares of requests that fail which differ by more make means that do not compare.
+_UNLIKE = 0.002
+
+
 class Point(Struct, frozen=True):
     """One interval of a run. Requests belong to the one in which they arrived; `rif` is the mean over its time.
 
@@ -49,6 +53,11 @@ class RunFigures(Struct, frozen=True):
     ttft_p99_s: float | None = None
 
     @property
+    def lost_share(self) -> float:
+        """Of all requests, those that did not go well: errors, and those that were not over."""
+        return 1.0 - self.ok / self.requests if self.requests else 0.0
+
+    @property
     def error_share(self) -> float:
         """Errors per request that is over."""
         over = self.ok + self.errors
@@ -62,6 +71,11 @@ class Estimate(Struct, frozen=True):
     low: float | None
     high: float | None
     samples: int
+
+
+def unlike(lost: Sequence[float]) -> bool:
+    """Whether shares of requests that were lost differ so much between runs that their means are of unlike requests."""
+    return max(lost, default=0.0) - min(lost, default=0.0) > _UNLIKE
 
 
 def estimate(groups: Mapping[int, Sequence[float]]) -> Estimate | None:

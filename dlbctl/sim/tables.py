@@ -9,6 +9,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dlbctl.core.names import counted
+from dlbctl.sim.statistics import unlike
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -25,6 +28,8 @@ def tables(report: Report) -> list[RenderableType]:
     parts: list[RenderableType] = []
     for case in report.cases:
         parts += [_heading(report, case), _table(case), Text("")]
+    if any(unlike([one.error_share.mean for one in case.standings if one.error_share]) for case in report.cases):
+        parts.append(Text("Beware: latencies are those of requests that went well; with more errors they look better."))
     parts.append(Text("Ratios are to weighted-random with the same arrivals; ± is the half of a 95 % interval."))
     return parts
 
@@ -41,7 +46,7 @@ def _heading(report: Report, case: Case) -> Text:
         words.append(f"curve noise {recipe.noise:g}")
     trials = len(case.trials) // len(experiment.contenders)
     scenarios = len({row.scenario for row in case.trials})
-    words.append(f"{trials} runs in {scenarios} scenario{'' if scenarios == 1 else 's'}")
+    words.append(f"{counted(trials, 'run')} in {counted(scenarios, 'scenario')}")
     return Text(", ".join(words), "bold")
 
 

@@ -17,6 +17,7 @@ from dlbctl.sim.measurement import Measurement
 from dlbctl.sim.plan import CellPlan, ServerPlan, WorldPlan
 from dlbctl.sim.scenario import Purpose, Recipe, Scenario, Site, seed_of
 from dlbctl.sim.statistics import RunFigures
+from dlbctl.sim.work import steps_of
 from dlbctl.sim.world import World
 
 # After the last arrival, what is open has the time that a full server takes to work it off, this many times.
@@ -45,6 +46,24 @@ class Trial:
         """How many there will be, about."""
         return sum(self.scenario.phases[0].demand) * self.until_s
 
+    @property
+    def ends_s(self) -> float:
+        """When it is given up at the latest."""
+        recipe, sites = self.scenario.recipe, self.scenario.sites
+        return self.until_s + _DRAIN * max(recipe.server_limit / site.server_capacity for site in sites)
+
+    @property
+    def steps(self) -> float:
+        """How much work it is at most."""
+        sites = self.scenario.sites
+        return steps_of(
+            rounds=self.ends_s / self.scenario.recipe.probe_interval_s,
+            sources=len(sites),
+            cells=len(sites),
+            servers=sum(site.servers for site in sites),
+            requests=self.requests,
+        )
+
 
 def run_trial(trial: Trial) -> RunFigures:
     """Simulate it."""
@@ -54,8 +73,7 @@ def run_trial(trial: Trial) -> RunFigures:
     )
     world = World(world_plan(trial), arrivals(trial), measurement)
     _plan_changes(world, trial)
-    slowest_s = max(scenario.recipe.server_limit / site.server_capacity for site in scenario.sites)
-    world.finish(trial.until_s + _DRAIN * slowest_s)
+    world.finish(trial.ends_s)
     return measurement.figures(unfinished=world.in_flight)
 
 

@@ -29,7 +29,7 @@ from dlbctl.sim import trial
 from dlbctl.sim.world import World
 
 policy, y, seconds = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
-run = trial.Trial(draw(Recipe(y=y), 1, 0), Contender.parse(policy), 0, 1, seconds, 0.0)
+run = trial.Trial(draw(Recipe(y=y), 1, 0), Contender.parse(policy, option="policy"), 0, 1, seconds, 0.0)
 measured = Measurement(run.scenario.names, from_s=0.0, until_s=seconds)
 world = World(trial.world_plan(run), trial.arrivals(run), measured)
 began = time.process_time()

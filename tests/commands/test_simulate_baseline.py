@@ -108,9 +108,8 @@ def test_ctrl_c_reports_what_is_complete() -> None:
         (("--duration", "0"), "duration 0 s: must be above 0"),
         (("--warm-up", "-1"), "warm_up_s -1"),
         (("--policies", "argmin/rif,argmin/rif"), "asked for twice"),
-        (("--policies", "argmin/latencies"), "there is no cost 'latencies'\n  did you mean latency?"),
-        (("--policies", "argmin/xyzzy"), "one of: auto, "),
-        (("--y", "1e9"), "requests would be simulated: days"),
+        (("--policies", ","), "--policies ',': names nothing"),
+        (("--y", "1e9"), "weeks of work, are not begun\n  a shorter --duration"),
     ],
 )
 def test_what_cannot_be_simulated_is_one_line_and_ends_with_2(arguments: tuple[str, ...], words: str) -> None:
@@ -119,6 +118,13 @@ def test_what_cannot_be_simulated_is_one_line_and_ends_with_2(arguments: tuple[s
     assert out == ""
     assert words in err
     assert len(err.splitlines()) <= 2
+
+
+def test_a_policy_that_there_is_not_is_named_with_those_that_there_are() -> None:
+    code, _, err = run("--policies", "argmin/velocity")
+    assert code == 2
+    assert "there is no cost 'velocity'" in err
+    assert "gradient" in err
 
 
 def test_a_csv_that_cannot_be_written_is_told_before_the_work(tmp_path: Path) -> None:

@@ -28,9 +28,10 @@ def test_people_see_every_case_its_shares_its_errors_and_what_was_assumed() -> N
     lines = out.splitlines()
     assert lines[0].startswith("60 requests of ")
     cases = [line for line in lines if " discrete/" in line and not line.startswith("errors")]
-    name = "us-west-2 added with 1 servers, eu-frankfurt lost at 5 s"
+    name = "us-west-2 added with 1 server, eu-frankfurt lost at 5 s"
     assert [line.startswith(name) for line in cases] == [False, False, True, True] * 2
     assert any(line.startswith(f"errors, {name}, discrete/rif: ") for line in lines)
+    assert any(line.startswith("beware: latencies are those of requests that went well") for line in lines)
     assert "assumed: servers of us-west-2 are like those of " in out
 
 
@@ -60,13 +61,8 @@ def test_demand_that_no_fleet_bears_is_a_warning() -> None:
     ("options", "code", "message"),
     [
         (("--from", FLEET, "--policy", "discrete/rfi"), 2, "there is no cost 'rfi'\n  did you mean rif?"),
-        (("--from", FLEET, "--policy", "weighted-randon"), 2, "did you mean weighted-random?"),
-        (("--from", FLEET, "--one-way", "eu-frankfrt=5"), 2, "there is no cell 'eu-frankfrt'\n  did you mean eu-"),
-        (("--from", FLEET, "--one-way", "eu-frankfurt=5"), 2, "says already how far it is"),
-        (("--from", FLEET, "--add", "x=1", "--one-way", "y:x=5,x=9"), 2, "--one-way: there is no source 'y'"),
-        (("--from", FLEET, "--servers", "eu-frankfurt=100000"), 2, "more than 10000 servers"),
-        (("--from", FLEET, "--slow", "ap-seoul=1e300"), 2, "more than 1e+06 times slower"),
-        (("--from", FLEET, "--demand", "1e-9"), 2, "its simulation days\n  more --demand"),
+        (("--from", FLEET, "--one-way", "eu-frankfrt=5"), 2, "did you mean eu-frankfurt?"),
+        (("--from", FLEET, "--demand", "1e-9"), 2, "--demand 1e-09: must be a number above 0, from 0.0001 to 10000"),
         (("--from", FLEET, "--slow", "eu=3"), 2, "--slow: there is no cell 'eu'"),
         (("--from", FLEET, "--admin", "unix:/nowhere"), 2, "--from and --admin are two fleets"),
         (("--from", FLEET, "--from", FLEET), 2, "a FLEET.toml is a whole fleet"),

@@ -16,6 +16,7 @@ from dlbctl.sim.scenario import Recipe
 from dlbctl.sim.statistics import RunFigures
 from dlbctl.sim.tables import tables, write_csv
 from dlbctl.sim.trial import Trial
+from dlbctl.sim.work import refuse_endless
 from tests.sim.rendered import rendered
 
 SMALL = Recipe(cells_max=3, servers_mean=2.0)
@@ -145,6 +146,38 @@ def test_csv_has_a_line_for_each_run() -> None:
     assert head.startswith("utilisation,y,disturbance,token_time_sd,noise,scenario,trial,policy,requests,ok")
     assert first.startswith("0.8,1.0,none,0.2,0.0,0,0,weighted-random,100,100,0,0,2.0")
     assert len(rest) == 3 * 2 * 2 - 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"duration_s": 1e9},
+        {"warm_up_s": 1e9},
+        {"recipes": (msgspec.structs.replace(SMALL, y=1e9),)},
+        {"recipes": (msgspec.structs.replace(SMALL, y=1e-9),)},
+    ],
+)
+def test_what_would_never_end_is_not_begun(changes: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="weeks of work, are not begun") as refused:
+        compare(experiment(**changes), jobs=1, watch=lambda _: None)
+    assert "--duration" in (refused.value.hint or "")
+
+
+@pytest.mark.slow
+def test_the_papers_longest_experiment_is_begun() -> None:
+    asked = Experiment((Recipe(y=10.0),), parse_contenders(list(DEFAULTS)), 10, 5, 600.0, 120.0, optimum=False)
+    refuse_endless(sum(task.steps for task in tasks_of(asked) if isinstance(task, Trial)), hint="")
+
+
+def test_policies_that_lose_unlike_shares_of_requests_are_not_compared_without_a_word() -> None:
+    asked = experiment(trials=1)
+    results: dict[int, Done] = {
+        number: figures(1.0, errors=50 * (number % 2)) for number, _ in enumerate(tasks_of(asked))
+    }
+    alike: dict[int, Done] = {number: figures(1.0) for number in results}
+    reports = [report_of(asked, tasks_of(asked), Outcome(some)) for some in (alike, results)]
+    said = ["Beware" in rendered(*tables(report)) for report in reports]
+    assert said == [False, True]
 
 
 def test_weighted_random_always_runs() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +21,9 @@ from dlbctl.replay.trace import read_trace
 from dlbctl.sim.plan import BatchingPlan, RatePlan
 from dlbctl.sim.whatif.changes import WhatIf
 from dlbctl.sim.whatif.compare import Row, capacity_of, cases_of, compare
-from dlbctl.sim.whatif.fleet import Fleet, Told
+from dlbctl.sim.whatif.fleet import Fleet, Told, check_one_way
 from dlbctl.sim.whatif.fleet_file import fleet_of_fleet_file
-from dlbctl.sim.whatif.parsing import parse_changes, parse_told
+from dlbctl.sim.whatif.parsing import parse_changes, parse_policies, parse_told
 from dlbctl.sim.whatif.report import simulate
 from dlbctl.sim.whatif.root_file import fleet_of_root_files
 from dlbctl.sim.whatif.running import Seen, fleet_of_running
@@ -117,9 +118,9 @@ def test_of_a_root_file_what_is_assumed_is_said() -> None:
 
 
 def test_of_a_root_file_what_cannot_be_known_is_asked_for() -> None:
-    with pytest.raises(UsageError, match="us-ashburn: its servers are in the files of its leaves") as missing:
-        fleet_of_root_files([ROOT], Told())
-    assert missing.value.hint == "--cell us-ashburn=N says how many it has"
+    with pytest.raises(UsageError, match="us-ashburn, ap-seoul: what servers there are is in the files of") as missing:
+        fleet_of_root_files([ROOT], told(cells=["eu-frankfurt=1"]))
+    assert missing.value.hint == "--cell us-ashburn=N,ap-seoul=N says how many"
     with pytest.raises(UsageError, match="the file lists 2 servers"):
         fleet_of_root_files([SINGLE], told(cells=["here=3"]))
     with pytest.raises(UsageError, match="--cell: there is no cell 'her'"):
@@ -159,8 +160,8 @@ def test_all_changes_are_one_question_beside_the_fleet_as_it_is(fleet: Fleet) ->
     assert [(case.policy, case.name) for case in cases] == [
         ("discrete/rif", "as it is"),
         ("discrete/latency", "as it is"),
-        ("discrete/rif", "eu-frankfurt with 1 servers, us-ashburn 2 times slower, demand x 1.3"),
-        ("discrete/latency", "eu-frankfurt with 1 servers, us-ashburn 2 times slower, demand x 1.3"),
+        ("discrete/rif", "eu-frankfurt with 1 server, us-ashburn 2 times slower, demand x 1.3"),
+        ("discrete/latency", "eu-frankfurt with 1 server, us-ashburn 2 times slower, demand x 1.3"),
     ]
     near, far = cases[2].fleet.plan.cells
     assert capacity_of(near, traffic()) == pytest.approx(capacity_of(fleet.plan.cells[0], traffic()) / 2)
@@ -178,7 +179,7 @@ def test_a_slower_cell_gets_less_and_a_further_one_takes_its_share(fleet: Fleet)
 def test_more_demand_is_the_same_requests_in_less_time(fleet: Fleet) -> None:
     before, after = rows(fleet, WhatIf(demand=2.0))
     assert after.figures.requests == before.figures.requests == 60
-    assert after.load == pytest.approx(2 * before.load)
+    assert (after.load or 0.0) == pytest.approx(2.0 * (before.load or 0.0))
     assert after.figures.mean_s is not None
     assert after.over_first == pytest.approx(after.figures.mean_s / (before.figures.mean_s or 0.0))
     assert (after.over_first or 0.0) > 1.0
@@ -218,13 +219,21 @@ def test_a_timed_change_is_nothing_before_its_time(fleet: Fleet) -> None:
         ({"lose": ["us-ashbrn"]}, "did you mean us-ashburn"),
         ({"lose": ["us-ashburn", "eu-frankfurt@3"]}, "no cell is left"),
         ({"lose": ["us-ashburn,us-ashburn@3"]}, "us-ashburn: the same is said of it twice"),
+        ({"lose": ["us-ashburn"], "servers": ["us-ashburn=5"]}, "nothing would be seen of the first"),
+        ({"lose": ["us-ashburn@3"], "slow": ["us-ashburn=5@3"]}, "nothing would be seen of the first"),
+        ({"add": ["us-west-2=1"], "lose": ["us-west-2"]}, "nothing would be seen of the first"),
+        ({"add": ["us-west-2=1"], "servers": ["us-west-2=3"]}, "two numbers of servers"),
+        ({"slow": ["us-ashburn=1e300"]}, "from 0.0001 to 10000"),
+        ({"servers": ["us-ashburn=100000"]}, "a cell has 5000 servers at most"),
+        ({"servers": ["us-ashburn=" + "9" * 5000]}, "a cell has 5000 servers at most"),
+        ({"lose": [","]}, "--lose ',': names nothing"),
         ({"slow": ["us-ashburn=0"]}, "--slow us-ashburn=0: must be a number above 0"),
         ({"slow": ["us-ashburn"]}, "--slow us-ashburn: not understood"),
         ({"servers": ["us-ashburn=0"]}, "--lose us-ashburn takes it away"),
         ({"servers": ["us-ashburn=2:h100"]}, "further servers are like the others"),
         ({"add": ["us-ashburn=2"]}, "there is such a cell already"),
         ({"add": ["moon=2"]}, "the network delay from us-ashburn to moon is not known"),
-        ({"add": ["us-west-2=2:h10"]}, "no engine profile 'h10'"),
+        ({"add": ["us-west-2=2:h10"]}, "no engine profile 'h10'\n  did you mean h100?"),
         ({"lose": ["us-ashburn@-1"]}, "cannot be negative"),
         ({"lose": ["us-ashburn@soon"]}, "'soon' is no number"),
     ],
@@ -235,6 +244,74 @@ def test_what_makes_no_sense_is_refused_before_anything_is_simulated(
     with pytest.raises(DlbctlError) as refused:
         cases_of(fleet, (), what_if(**given))
     assert message in str(refused.value)
+
+
+def test_what_comes_before_a_cell_is_lost_is_no_contradiction(fleet: Fleet) -> None:
+    otherwise = what_if(slow=["us-ashburn=2"], servers=["us-ashburn=1@2"], lose=["us-ashburn@3"])
+    assert len(cases_of(fleet, (), otherwise)) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"one_way": ["us-ashburn:eu-frankfrt=5"]}, "--one-way: there is no cell 'eu-frankfrt'"),
+        ({"one_way": ["us-ashbrn:moon=5"]}, "--one-way: there is no source 'us-ashbrn'"),
+        ({"one_way": ["us-ashburn:moon=5", "us-ashburn:moon=6"]}, "--one-way us-ashburn:moon: is said twice"),
+        ({"one_way": ["moon=1e9"]}, "is not from 0 to 60000 ms"),
+        ({"weights": ["us-ashburn=1,us-ashburn=2"]}, "--weight us-ashburn: is said twice"),
+        ({"weights": [","]}, "names nothing"),
+    ],
+)
+def test_delays_and_weights_are_of_what_there_is_and_said_once(
+    fleet: Fleet, given: dict[str, list[str]], message: str
+) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        check_one_way(told(**given), fleet.plan, ["moon"])
+    check_one_way(told(one_way=["us-ashburn:moon=5", "moon=6"]), fleet.plan, ["moon"])
+
+
+def test_a_delay_that_a_fleet_file_says_is_not_said_again(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text(FLEET)
+    with pytest.raises(UsageError, match="says already how far away eu-frankfurt is"):
+        fleet_of_fleet_file(path, told(one_way=["us-ashburn:eu-frankfurt=5"]))
+
+
+def test_policies_of_a_fleet_may_have_a_stepsize(fleet: Fleet) -> None:
+    policies = parse_policies(["flow/gradient:0.02,flow/gradient"])
+    found = [case.fleet.plan for case in cases_of(fleet, policies, WhatIf())]
+    assert [(plan.policy, plan.flow.stepsize) for plan in found] == [("flow/gradient", 0.02), ("flow/gradient", 0.0)]
+    for text in ("mnlb:nominal", "discret/rif", ",", "flow/gradient:-1"):
+        with pytest.raises(UsageError, match="--policy"):
+            parse_policies([text])
+
+
+def test_what_would_never_end_is_not_begun(fleet: Fleet) -> None:
+    for otherwise, trace in ((WhatIf(demand=1e-9), traffic()), (WhatIf(), replace(traffic(), speedup=1e-9))):
+        with pytest.raises(UsageError, match="steps") as refused:
+            simulate(fleet, trace, SHORT, (), otherwise, warm_up_s=0.0, watch=lambda _: None, warn=lambda _: None)
+        assert "--demand" in (refused.value.hint or "")
+
+
+def test_demand_and_utilisation_are_of_the_part_of_the_run_that_counts(fleet: Fleet) -> None:
+    """What a cell that is lost half-way serves at most is half of it: its utilisation is not diluted."""
+    trace, from_s = traffic(), 4.0
+    [case] = cases_of(fleet, (), WhatIf())
+    lost = replace(case, what_if=what_if(lose=["eu-frankfurt@7"]))
+    [row] = compare([lost], trace, warm_up_s=from_s, watch=lambda _: None)
+    counted_s = trace.span_s - from_s
+    counted = sum(one.timestamp_s >= from_s for one in trace.rows)
+    assert row.figures.requests == counted
+    near, far = (capacity_of(cell, trace) for cell in fleet.plan.cells)
+    far *= (7.0 - from_s) / counted_s
+    assert row.demand_rps == pytest.approx(counted / counted_s)
+    assert row.load == pytest.approx(counted / counted_s / (near + far))
+    assert row.cells[1].utilisation == pytest.approx(row.cells[1].share * counted / counted_s / far)
+
+
+def test_of_a_single_instant_no_demand_is_told(fleet: Fleet) -> None:
+    [row] = rows(fleet, WhatIf(), trace=traffic(limit=1))
+    assert (row.demand_rps, row.load, [cell.utilisation for cell in row.cells]) == (None, None, [None, None])
 
 
 # -- traces ----------------------------------------------------------------------------------------------
@@ -278,7 +355,7 @@ def test_what_to_beware_of_is_said_before(fleet: Fleet, tmp_path: Path) -> None:
 
     report = simulate(fleet, traffic(path), path, (), WhatIf(), warm_up_s=0.0, watch=stop, warn=said.append)
     assert said == report.warnings
-    assert said[0] == "1 requests are longer than an engine takes, and are left out"
+    assert said[0] == "longer than an engine takes, and left out: 1 request"
     assert "times what the cells serve: queues grow" in said[1]
     assert (report.complete, report.rows, report.requests) == (False, [], 400)
     with pytest.raises(UsageError, match="after the last request"):

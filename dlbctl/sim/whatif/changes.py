@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from dlbctl.core.errors import UsageError
+from dlbctl.core.names import counted
 from dlbctl.sim.plan import BatchingPlan, CellPlan, RatePlan, ServerPlan, WorldPlan
 from dlbctl.sim.whatif.fleet import CellSize, Delays, Fleet, Told, engines, require
 from dlbctl.sim.world import World
@@ -94,7 +95,7 @@ class Servers:
     at_s: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.cell} with {self.count} servers{_when(self.at_s)}"
+        return f"{self.cell} with {counted(self.count, 'server')}{_when(self.at_s)}"
 
     def check(self, plan: WorldPlan) -> None:
         """It is there, and as many servers can be told apart in it."""
@@ -130,7 +131,7 @@ class Add:
         """From the beginning on."""
 
     def __str__(self) -> str:
-        return f"{self.cell} added with {self.size.servers} servers"
+        return f"{self.cell} added with {counted(self.size.servers, 'server')}"
 
     def check(self, plan: WorldPlan) -> None:
         """It is new, and one knows what its servers are."""

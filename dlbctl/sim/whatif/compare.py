@@ -11,12 +11,14 @@ from msgspec import Struct, structs
 
 from dlbctl.engine.sweep import capacity_rps
 from dlbctl.sim.arrivals import Request
+from dlbctl.sim.contender import Contender
 from dlbctl.sim.measurement import Measurement
-from dlbctl.sim.plan import BatchingPlan, CellPlan, RatePlan, ServerPlan
+from dlbctl.sim.plan import BatchingPlan, CellPlan, RatePlan, ServerPlan, WorldPlan
 from dlbctl.sim.statistics import RunFigures
 from dlbctl.sim.whatif.changes import WhatIf
 from dlbctl.sim.whatif.fleet import Fleet
 from dlbctl.sim.whatif.traffic import Traffic
+from dlbctl.sim.work import steps_of
 from dlbctl.sim.world import World
 
 AS_IT_IS = "as it is"
@@ -43,8 +45,8 @@ class Case:
 class CellFigures(Struct, frozen=True):
     """A cell in a run. share: of the requests. utilisation: of what it serves at most, None where that is not known.
 
-    Utilisation is that of requests of the mean size, of which no prefix is cached; of a cell that changes during the
-    run it is set against what the cell was at the beginning.
+    Utilisation is that of requests of the mean size, of which no prefix is cached, in the part of the run that counts;
+    what a cell serves at most that changes or is lost meanwhile is the mean over that time.
     """
 
     cell: str
@@ -54,12 +56,14 @@ class CellFigures(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True):
-    """One case's outcome. load: demand over what all cells serve. over_first: its mean latency over the first row's."""
+    """One case's outcome. load: demand over what all cells serve, both of the part of the run that counts, None where
+    that is an instant. over_first: its mean latency over the first row's.
+    """
 
     case: str
     policy: str
-    demand_rps: float
-    load: float
+    demand_rps: float | None
+    load: float | None
     over_first: float | None
     figures: RunFigures
     cells: list[CellFigures]
@@ -80,13 +84,20 @@ def cases_of(fleet: Fleet, policies: Sequence[str], what_if: WhatIf) -> list[Cas
     if what_if:
         pairs.append((what_if.applied_to(fleet), what_if))
     cases = [
-        Case(policy, replace(changed, plan=replace(changed.plan, policy=policy)), otherwise)
+        Case(policy, replace(changed, plan=_routed(changed.plan, policy)), otherwise)
         for changed, otherwise in pairs
         for policy in policies or [fleet.plan.policy]
     ]
     for case in cases:
         case.fleet.plan.check()
     return cases
+
+
+def _routed(plan: WorldPlan, text: str) -> WorldPlan:
+    """With that policy, and its stepsize where it says one."""
+    contender = Contender.parse(text, option="--policy")
+    flow = structs.replace(plan.flow, stepsize=contender.stepsize) if contender.stepsize else plan.flow
+    return replace(plan, policy=contender.policy, flow=flow)
 
 
 def compare(
@@ -105,9 +116,44 @@ def compare(
         yield _row(case, traffic, figures, warm_up_s, first_s)
 
 
-def load_of(case: Case, traffic: Traffic) -> float:
-    """Demand over the capacity of all cells."""
-    return traffic.rate_rps * case.what_if.demand / sum(capacity_of(cell, traffic) for cell in case.fleet.plan.cells)
+def steps_of_case(case: Case, traffic: Traffic) -> float:
+    """How much work it is at most."""
+    plan = case.fleet.plan
+    return steps_of(
+        rounds=(traffic.span_s / case.what_if.demand + _DRAIN_S) / plan.probe_interval_s,
+        sources=len(plan.sources),
+        cells=len(plan.cells),
+        servers=max(sum(len(cell.servers) for cell in changed.cells) for _, changed in _plans(case)),
+        requests=len(traffic.rows),
+    )
+
+
+def peak_load_of(case: Case, traffic: Traffic) -> float:
+    """Demand of the whole run over the capacity of all cells when that is least; 0 of a single instant."""
+    least_rps = min(sum(capacity_of(cell, traffic) for cell in plan.cells) for _, plan in _plans(case))
+    return traffic.rate_rps * case.what_if.demand / least_rps
+
+
+def _plans(case: Case) -> list[tuple[float, WorldPlan]]:
+    """What the fleet is, from which second of the run on."""
+    plan = case.fleet.plan
+    plans = [(0.0, plan)]
+    for change in sorted(case.what_if.later, key=lambda change: change.at_s or 0.0):
+        plan = change.planned(plan)
+        plans.append((change.at_s or 0.0, plan))
+    return plans
+
+
+def _mean_capacity_rps(case: Case, traffic: Traffic, from_s: float, until_s: float) -> dict[str, float]:
+    """What each cell serves at most a second, on average over a part of the run."""
+    means = dict.fromkeys((cell.name for cell in case.fleet.plan.cells), 0.0)
+    plans = _plans(case)
+    ends_s = [begins_s for begins_s, _ in plans[1:]] + [inf]
+    for (begins_s, plan), end_s in zip(plans, ends_s, strict=True):
+        part = max(min(end_s, until_s) - max(begins_s, from_s), 0.0) / (until_s - from_s)
+        for cell in plan.cells:
+            means[cell.name] += part * capacity_of(cell, traffic)
+    return means
 
 
 def capacity_of(cell: CellPlan, traffic: Traffic) -> float:
@@ -158,16 +204,21 @@ def _block_tokens(fleet: Fleet) -> int:
 
 
 def _row(case: Case, traffic: Traffic, figures: RunFigures, warm_up_s: float, first_s: float | None) -> Row:
-    counted_s = traffic.span_s / case.what_if.demand - warm_up_s
-    sent_rps = (figures.ok + figures.errors) / counted_s if counted_s > 0.0 else None
+    until_s = traffic.span_s / case.what_if.demand
+    counted_s = until_s - warm_up_s
+    demand_rps = figures.requests / counted_s if counted_s > 0.0 else None
+    capacity_rps = _mean_capacity_rps(case, traffic, warm_up_s, until_s) if demand_rps is not None else {}
     return Row(
         case=case.name,
         policy=case.policy,
-        demand_rps=traffic.rate_rps * case.what_if.demand,
-        load=load_of(case, traffic),
+        demand_rps=demand_rps,
+        load=demand_rps / sum(capacity_rps.values()) if demand_rps is not None else None,
         over_first=figures.mean_s / first_s if figures.mean_s and first_s else None,
         figures=figures if case.fleet.sizes_matter else _without_ttft(figures),
-        cells=[_cell(cell, traffic, figures.cell_shares[cell.name], sent_rps) for cell in case.fleet.plan.cells],
+        cells=[
+            _cell(cell, figures.cell_shares[cell.name], demand_rps, capacity_rps.get(cell.name, 0.0))
+            for cell in case.fleet.plan.cells
+        ],
     )
 
 
@@ -175,6 +226,6 @@ def _without_ttft(figures: RunFigures) -> RunFigures:
     return structs.replace(figures, ttft_mean_s=None, ttft_p50_s=None, ttft_p95_s=None, ttft_p99_s=None)
 
 
-def _cell(cell: CellPlan, traffic: Traffic, share: float, sent_rps: float | None) -> CellFigures:
-    utilisation = None if sent_rps is None else share * sent_rps / capacity_of(cell, traffic)
-    return CellFigures(cell.name, sum(server.weight for server in cell.servers), share, utilisation)
+def _cell(cell: CellPlan, share: float, demand_rps: float | None, capacity_rps: float) -> CellFigures:
+    used = share * demand_rps / capacity_rps if demand_rps is not None and capacity_rps > 0.0 else None
+    return CellFigures(cell.name, sum(server.weight for server in cell.servers), share, used)

@@ -138,11 +138,3 @@ def require(name: str, known: Iterable[str], option: str, kind: str) -> None:
         return
     hint = did_you_mean(name, known, otherwise=f"there are: {', '.join(known)}")
     raise UsageError(f"{option}: there is no {kind} {name!r}", hint=hint)
-
-
-def check_distances(told: Told, plan: WorldPlan) -> None:
-    """UsageError for a distance from or to what there is not."""
-    for source, cell in told.one_way_s:
-        require(cell, [known.name for known in plan.cells], "--one-way", "cell")
-        if source:
-            require(source, plan.sources, "--one-way", "source")

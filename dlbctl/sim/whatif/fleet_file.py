@@ -39,7 +39,7 @@ def fleet_of_fleet_file(path: Path, told: Told) -> Fleet:
     names = [region.name for region in settings.region]
     for _, cell in told.one_way_s:
         if cell in names:
-            raise UsageError(f"--one-way {cell}: {path} says already how far it is", hint="change its delay_ms")
+            raise UsageError(f"--one-way: {path} says already how far away {cell} is", hint="delay_ms in it is that")
     leaves = {name: _address(9000 + number) for number, name in enumerate(names)}
     root = _parsed(root_tables(settings, settings.region[0], leaves, _ADMIN), RootFile, path)
     leaf_files = [_leaf(settings, region, path) for region in settings.region]

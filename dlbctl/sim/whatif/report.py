@@ -8,13 +8,12 @@ from pathlib import Path
 from msgspec import Struct
 
 from dlbctl.core.errors import UsageError
+from dlbctl.core.names import counted
 from dlbctl.sim.whatif.changes import WhatIf
-from dlbctl.sim.whatif.compare import Case, Row, Step, cases_of, compare, load_of
+from dlbctl.sim.whatif.compare import Case, Row, Step, cases_of, compare, peak_load_of, steps_of_case
 from dlbctl.sim.whatif.fleet import Fleet
 from dlbctl.sim.whatif.traffic import Traffic
-
-# Of cells to roots, which hear of each a hundred times a second, idle or not. It takes some hours.
-MOST_REPORTS = 1e9
+from dlbctl.sim.work import refuse_endless
 
 
 class Report(Struct, frozen=True):
@@ -57,6 +56,10 @@ def simulate(
     _check_times(cases, traffic, warm_up_s)
     profiles = [profile for case in cases for profile in case.fleet.profiles]
     fitting = traffic.fitting(profiles)
+    refuse_endless(
+        sum(steps_of_case(case, fitting) for case in cases),
+        hint="a larger --demand or --speedup, --end or --limit for less of the trace, or fewer --servers or --policy",
+    )
     warnings = _warnings(cases, traffic, fitting)
     for text in warnings:
         warn(text)
@@ -82,15 +85,9 @@ def simulate(
 
 
 def _check_times(cases: Sequence[Case], traffic: Traffic, warm_up_s: float) -> None:
-    """Refuse what comes too late to be seen, and what would never end."""
+    """Refuse what comes too late to be seen."""
     for case in cases:
         ends_s = traffic.span_s / case.what_if.demand
-        plan = case.fleet.plan
-        if ends_s / plan.probe_interval_s * len(plan.sources) * len(plan.cells) > MOST_REPORTS:
-            raise UsageError(
-                f"the trace would last {ends_s:.3g} s, and its simulation days",
-                hint="more --demand or --speedup, or less of the trace (--limit, --end)",
-            )
         if warm_up_s > ends_s:
             raise UsageError(f"--warm-up {warm_up_s:g}: the last request comes at {ends_s:.4g} s")
         for change in case.what_if.later:
@@ -102,10 +99,10 @@ def _check_times(cases: Sequence[Case], traffic: Traffic, warm_up_s: float) -> N
 def _warnings(cases: Sequence[Case], traffic: Traffic, fitting: Traffic) -> list[str]:
     found = []
     if too_long := len(traffic.rows) - len(fitting.rows):
-        found.append(f"{too_long} requests are longer than an engine takes, and are left out")
+        found.append(f"longer than an engine takes, and left out: {counted(too_long, 'request')}")
     if len({profile.block_tokens for case in cases for profile in case.fleet.profiles}) > 1:
         found.append("engines have prefix caches of different block sizes: none is simulated")
-    loads = {case.name: load_of(case, fitting) for case in cases}
+    loads = {case.name: peak_load_of(case, fitting) for case in cases}
     found += [
         f"{name}: demand is {load:.2f} times what the cells serve: queues grow as long as it lasts"
         for name, load in loads.items()

@@ -21,6 +21,7 @@ def fleet_of_root_files(paths: Sequence[Path], told: Told) -> Fleet:
     sections = {cell.name: cell for root in reversed(roots) for cell in root.cell}
     sections = {cell.name: sections[cell.name] for root in roots for cell in root.cell}
     _check_cells(told, sections.values())
+    _check_sizes(told, sections.values())
     cells = tuple(_cell(section, endpoint.name, roots[0], told) for section in sections.values())
     sources = [root.root.cell for root in roots]
     beside = _beside(roots)
@@ -54,15 +55,19 @@ def _check_cells(told: Told, sections: Iterable[CellSection]) -> None:
         require(name, names, "--cell", "cell")
 
 
+def _check_sizes(told: Told, sections: Iterable[CellSection]) -> None:
+    """Ask at once for all that the files do not say."""
+    missing = [section.name for section in sections if not section.server and section.name not in told.cells]
+    if missing:
+        raise UsageError(
+            f"{', '.join(missing)}: what servers there are is in the files of the leaves",
+            hint=f"--cell {','.join(f'{name}=N' for name in missing)} says how many",
+        )
+
+
 def _cell(section: CellSection, endpoint: str, root: RootFile, told: Told) -> CellPlan:
     if not section.server:
-        size = told.cells.get(section.name)
-        if size is None:
-            raise UsageError(
-                f"cell {section.name}: its servers are in the files of its leaves",
-                hint=f"--cell {section.name}=N says how many it has",
-            )
-        return cell_plan(section.name, engines(size, told), (), root.queue, section.capacity_rps)
+        return cell_plan(section.name, engines(told.cells[section.name], told), (), root.queue, section.capacity_rps)
     serving = [server for server in section.server if not server.endpoints or endpoint in server.endpoints]
     if not serving:
         raise UsageError(f"cell {section.name}: none of its servers serves {endpoint!r}")

@@ -11,6 +11,10 @@ from dlbctl.commands.admin_client import ADMIN_HELP, AdminClient, change_all, co
 from dlbctl.core.errors import ConfigError, DlbctlError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
     from dlbctl.core.snapshot import EndpointRow
 
 app = typer.Typer(help="Show or switch the policies of a running router.", no_args_is_help=True)
@@ -25,6 +29,25 @@ def show(admin: str | None = ADMIN, as_json: bool = JSON) -> None:
     from dlbctl.commands.inspect import endpoints
 
     endpoints(admin=admin, as_json=as_json, watch=False)
+
+
+@app.command(name="list")
+def list_policies(as_json: bool = JSON) -> None:
+    """List the mechanisms and costs that policies are made of; asks no router."""
+    from dlbctl.core.policy import COSTS, MECHANISMS, takes_cost
+
+    mechanisms = {name: MECHANISMS.summary(name) for name in MECHANISMS.names()}
+    costs = {name: COSTS.summary(name) for name in COSTS.names()}
+    alone = [name for name in mechanisms if not takes_cost(name)]
+    if as_json:
+        output.show_json({"mechanisms": mechanisms, "costs": costs, "without_cost": alone})
+        return
+    parts = (
+        ("MECHANISM, before a slash and a cost", {name: mechanisms[name] for name in mechanisms if name not in alone}),
+        ("COST", costs),
+        ("MECHANISM, a policy by itself", {name: mechanisms[name] for name in alone}),
+    )
+    output.show(*(part for head, named in parts for part in _listed(head, named)))
 
 
 @app.command(name="set")
@@ -58,6 +81,20 @@ def revert(
 ) -> None:
     """Go back to the configured policy."""
     _change(endpoint, "DELETE", None, admin, as_json=as_json)
+
+
+def _listed(head: str, named: dict[str, str]) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    from dlbctl.commands.tables import add, table
+
+    yield Text(head, style="bold")
+    rows = table("", "")
+    rows.show_header = False
+    rows.columns[1].no_wrap = False
+    for name, summary in named.items():
+        add(rows, f"  {name}", summary)
+    yield rows
 
 
 def _check(wanted: dict[str, str]) -> None:

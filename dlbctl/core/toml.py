@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, Protocol, TypeVar, get_args, get_origin, get_type_hints, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints, runtime_checkable
 
 import msgspec
 import tomli
@@ -29,6 +29,7 @@ ENVIRONMENT_PREFIX = "DLBCTL_"
 
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<key>[^`]*)`(?: - at `\$(?P<path>[^`]*)`)?")
 _MISSING = re.compile(r"Object missing required field `(?P<key>[^`]*)`(?: - at `\$(?P<path>[^`]*)`)?")
+_ENUM = re.compile(r"Invalid enum value '(?P<word>.*)'", re.DOTALL)
 _WRONG = re.compile(r"(?P<fault>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
 
 
@@ -157,7 +158,13 @@ def _explain(fault: str, wanted: type[Any], file: str) -> ConfigError:
         return ConfigError(f"{file}: {_dotted(found['path'] or '', found['key'])} is missing")
     found = _WRONG.match(fault)
     assert found is not None
-    return ConfigError(f"{file}: {_dotted(found['path'] or '', '')}: {found['fault']}")
+    path = found["path"] or ""
+    told = found["fault"].replace(" | null", "")  # TOML has none
+    hint = ""
+    if word := _ENUM.fullmatch(told):
+        allowed = _words_at(wanted, path)
+        hint = did_you_mean(word["word"], allowed, otherwise=f"one of: {', '.join(allowed)}")
+    return ConfigError(f"{file}: {_dotted(path, '')}: {told}", hint=hint)
 
 
 def _dotted(path: str, key: str) -> str:
@@ -171,6 +178,20 @@ def _keys_at(wanted: Any, path: str) -> list[str]:
         if wanted is None:
             return []
     return list(getattr(wanted, "__struct_encode_fields__", ()))
+
+
+def _words_at(wanted: Any, path: str) -> list[str]:
+    """The words allowed at a path like `.endpoint[0].flow.rule`."""
+    hint: Any = wanted
+    for step in re.findall(r"\.(\w+)", path):
+        hint = get_type_hints(_struct_in(hint) or object).get(step)
+    return [str(word) for word in _literals(hint)]
+
+
+def _literals(hint: Any) -> list[Any]:
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    return [word for part in get_args(hint) for word in _literals(part)]
 
 
 def _struct_in(hint: Any) -> Any:

@@ -98,6 +98,7 @@ dlbctl inspect curves --admin unix:/run/dlbctl/root.sock --json""",
         "End one of several to which their client gave the same id:": "dlbctl kill nightly-batch --number 4711",
     },
     "policy": {
+        "See what policies are made of:": "dlbctl policy list",
         "Route an endpoint by marginal cost:": "dlbctl policy set qwen3-35b discrete/gradient",
         "Keep its mechanism and change its cost, in two roots:": r"""
 dlbctl policy set qwen3-35b --cost rif \

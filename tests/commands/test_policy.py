@@ -10,6 +10,7 @@ import pytest
 from dlbctl.commands.admin_client import connected
 from dlbctl.commands.policy import set_policy
 from dlbctl.core.errors import UsageError
+from dlbctl.core.policy import COSTS, MECHANISMS
 from dlbctl.core.snapshot import EndpointRow
 
 from .conftest import MODEL, OTHER, Routers
@@ -119,3 +120,14 @@ def test_a_policy_that_is_none_is_wrong_usage_and_asks_no_router(words: dict[str
     with pytest.raises(UsageError) as caught:
         set_policy(MODEL, admin="unix:/nobody.sock", as_json=False, **given)
     assert said in caught.value.message
+
+
+def test_what_policies_are_made_of_is_listed_without_a_router(routers: Routers) -> None:
+    code, out, _ = routers.run("policy", "list", "--json")
+    assert code == 0
+    listed = json.loads(out)
+    assert (set(listed["mechanisms"]), set(listed["costs"])) == (set(MECHANISMS.names()), set(COSTS.names()))
+    assert "weighted-random" in listed["without_cost"]
+    assert "discrete" not in listed["without_cost"]
+    _, out, _ = routers.run("policy", "list")
+    assert all(f"  {name} " in out for name in [*MECHANISMS.names(), *COSTS.names()])

@@ -180,6 +180,21 @@ def test_an_address_is_taken_apart(url: str, parts: tuple[str, int, bool, bytes]
 # -- the environment ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("line", "words", "hint"),
+    [
+        ('rule = "papre"', "endpoint[0].flow.rule: Invalid enum value 'papre'", "did you mean paper?"),
+        ('split = "x"', "endpoint[0].flow.split: Invalid enum value 'x'", "one of: random, deficit"),
+        ('automatic = "yes"', "endpoint[0].flow.automatic: Expected `bool`, got `str`", ""),
+    ],
+)
+def test_a_word_that_is_not_allowed_is_told_with_those_that_are(line: str, words: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        leaf(LEAF + f'[[endpoint]]\nname = "m"\n[endpoint.flow]\n{line}\n')
+    assert caught.value.message == f"leaf.toml: {words}"
+    assert caught.value.hint == hint
+
+
 def test_the_environment_overrides_values() -> None:
     made = leaf(
         LEAF + 'name = "s-1"\n[[endpoint]]\nname = "Qwen3 35B"\n',

@@ -404,7 +404,7 @@ class Tier(Surroundings):
         known = self.targets.get(target)
         candidates = known.candidates if known is not None else []
         told = [
-            (self._endpoint_news(now_s, candidate), candidate.endpoint.name)
+            (self._endpoint_news(now_s, address, candidate), candidate.endpoint.name)
             for candidate in candidates
             if address in candidate.reports
         ]
@@ -412,10 +412,12 @@ class Tier(Surroundings):
             told = nlargest(MAX_ENDPOINTS, told, key=lambda one: one[0].rate_rps)
         return News(self.boot, {name: news for news, name in told})
 
-    def _endpoint_news(self, now_s: float, candidate: Candidate) -> EndpointNews:
+    def _endpoint_news(self, now_s: float, address: str, candidate: Candidate) -> EndpointNews:
+        """Nothing is wanted of a leaf that was taken out: it must not try what nobody may send it."""
         endpoint = candidate.endpoint
+        rate_rps = 0.0 if address in candidate.target.drained else round(endpoint.demand.rate(now_s), 3)
         prior = endpoint.priors.of(now_s, candidate.name, endpoint.candidates.values())
-        return EndpointNews(rate_rps=round(endpoint.demand.rate(now_s), 3), prior=prior)
+        return EndpointNews(rate_rps=rate_rps, prior=prior)
 
     # -- where a request goes ------------------------------------------------------------------------------
 

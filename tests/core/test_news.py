@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dlbctl.core.events import Arrival, EndpointState, State
+from dlbctl.core.events import AdminState, Arrival, EndpointState, State
 from dlbctl.core.news import FRESH_S, MAX_BYTES, MAX_ENDPOINTS, MAX_ROOTS, EndpointNews, Heard, News, read_news
 from dlbctl.core.settings import TargetSettings, TierSettings
 from dlbctl.core.tier import Tier
@@ -39,6 +39,19 @@ def test_a_root_tells_a_leaf_how_much_is_asked_of_it_in_all_of_what_that_leaf_re
     )
     assert tier.news(60.0, "eu", EU[0]).endpoints.keys() == {"m"}
     assert tier.news(60.0, "eu", "http://gone:1") == tier.news(60.0, "gone", EU[0]) == News("r00t")
+
+
+def test_of_a_leaf_that_was_taken_out_nothing_is_wanted() -> None:
+    """Else it would try by itself what nobody sends it: background probes to a place that is being worked on."""
+    tier = root(first=("m",), second=("m",))
+    ask(tier, "m", 4.0, until_s=60.0)
+    tier.admin_set(60.0, "eu", EU[0], AdminState.DRAIN)
+    assert tier.news(60.0, "eu", EU[0]).endpoints["m"].rate_rps == 0.0
+    assert tier.news(60.0, "eu", EU[1]).endpoints["m"].rate_rps > 3.0
+    tier.admin_set(60.0, "eu", "", AdminState.DRAIN)
+    assert tier.news(60.0, "eu", EU[1]).endpoints["m"].rate_rps == 0.0
+    tier.admin_set(60.0, "eu", "", AdminState.READY)
+    assert tier.news(60.0, "eu", EU[1]).endpoints["m"].rate_rps > 3.0
 
 
 def test_telling_changes_nothing() -> None:

@@ -106,12 +106,12 @@ class Mechanism(mechanism.Mechanism):
         """Which is in use and why."""
         times = round_trips(candidates)
         if self._moves_shares:
-            return f"flow-pi: a request takes {times:.2g} x the round trip"
+            return f"flow-pi: a request takes {_times(times)} the round trip"
         if times < COSTS_ABOVE:
             return f"discrete: {self._rate_rps:.2g} requests/s through this router are too few for shares"
         if times == float("inf"):
             return "discrete: how long a request takes is not known yet"
-        return f"discrete: a request takes {times:.2g} x the round trip"
+        return f"discrete: a request takes {_times(times)} the round trip"
 
     def _decide(self, now_s: float) -> None:
         """Once a second. Change only from clear to clear: between the limits it stays as it is."""
@@ -125,6 +125,10 @@ class Mechanism(mechanism.Mechanism):
             self._moves_shares = times <= COSTS_ABOVE and self._rate_rps >= COSTS_BELOW_RPS
         else:
             self._moves_shares = times < SHARES_BELOW and self._rate_rps > SHARES_ABOVE_RPS
+
+
+def _times(times: float) -> str:
+    return f"{times:.0f} x" if times >= 10.0 else f"{times:.2g} x"
 
 
 def round_trips(candidates: Sequence[View]) -> float:

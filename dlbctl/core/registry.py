@@ -20,6 +20,7 @@ class Registry:
     def __init__(self, package: ModuleType, kind: str) -> None:
         self._package = package
         self.kind = kind
+        self._loaded: dict[str, ModuleType] = {}
 
     def __repr__(self) -> str:
         return f"<Registry {self.kind}: {', '.join(self.names())}>"
@@ -30,11 +31,14 @@ class Registry:
 
     def load(self, name: str, *, where: str) -> ModuleType:
         """The module of that name. ConfigError names the nearest one when there is none."""
-        known = self.names()
-        if name not in known:
-            hint = did_you_mean(name, known, otherwise=f"one of: {', '.join(known)}")
-            raise ConfigError(f"{where}: there is no {self.kind} {name!r}", hint=hint)
-        return importlib.import_module(f"{self._package.__name__}.{_module(name)}")
+        loaded = self._loaded.get(name)
+        if loaded is None:  # costs that fall back are asked for while routing, where nothing may look at a disk
+            known = self.names()
+            if name not in known:
+                hint = did_you_mean(name, known, otherwise=f"one of: {', '.join(known)}")
+                raise ConfigError(f"{where}: there is no {self.kind} {name!r}", hint=hint)
+            loaded = self._loaded[name] = importlib.import_module(f"{self._package.__name__}.{_module(name)}")
+        return loaded
 
     def summary(self, name: str) -> str:
         """The first line of that module's docstring, from its source: a compiled module has none."""

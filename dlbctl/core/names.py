@@ -1,4 +1,4 @@
-"""Names as people write them: one that there is not is answered with the nearest."""
+"""Names as people write them: several with commas, counted, and the nearest to one that there is not."""
 
 from __future__ import annotations
 

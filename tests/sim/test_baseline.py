@@ -163,7 +163,6 @@ def test_what_would_never_end_is_not_begun(changes: dict[str, object]) -> None:
     assert "--duration" in (refused.value.hint or "")
 
 
-@pytest.mark.slow
 def test_the_papers_longest_experiment_is_begun() -> None:
     asked = Experiment((Recipe(y=10.0),), parse_contenders(list(DEFAULTS)), 10, 5, 600.0, 120.0, optimum=False)
     refuse_endless(sum(task.steps for task in tasks_of(asked) if isinstance(task, Trial)), hint="")

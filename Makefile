@@ -53,13 +53,15 @@ test-compiled: build
 	  "$(CURDIR)/$(BIN)/pytest" -c "$(CURDIR)/pyproject.toml" --rootdir "$(CURDIR)" \
 	  -o pythonpath="build/compiled . tests/bench man" -n 2 -m 'not slow and not real' $(COMPILED_TESTS)
 
-# Simulations take half the time compiled. The rest is fleets, which wait more than they work: two at a time, in the
-# order of the files, which has those that take longest first.
+# Simulations take half the time compiled; the soak is with them because it, too, takes all the CPU there is. The rest is
+# fleets, which wait more than they work: two at a time, in the order of the files, which has the longest first.
 test-slow: $(VENV)/.real build
 	cd build/compiled && DLBCTL_TESTED=compiled PYTHONPATH="$(CURDIR)/build/compiled" \
 	  "$(CURDIR)/$(BIN)/pytest" -c "$(CURDIR)/pyproject.toml" --rootdir "$(CURDIR)" \
-	  -o pythonpath="build/compiled . tests/bench man" -n 2 -m slow --timeout 300 "$(CURDIR)/tests/sim"
-	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder -m 'slow or real' --timeout 300 --ignore tests/sim
+	  -o pythonpath="build/compiled . tests/bench man" -n 2 -m slow --timeout 300 \
+	  "$(CURDIR)/tests/sim" "$(CURDIR)/tests/acceptance/test_soak.py"
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'slow or real' --timeout 300 \
+	  --ignore tests/sim --ignore tests/acceptance/test_soak.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -52,7 +52,6 @@ BUSY_LAG_S, SLOWED = 0.005, 1.03
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("mooncake"),  # they share one run
     pytest.mark.timeout(300),
     pytest.mark.skipif(not TRACE.exists(), reason=f"{TRACE} is not there; DLBCTL_SHARED says where the traces are"),
 ]

@@ -19,11 +19,7 @@ pytest.importorskip("openai", reason=f"needs openai: {INSTALL}")
 from openai import APIConnectionError, AsyncOpenAI, NotFoundError, OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.slow,
-    pytest.mark.xdist_group("real"),  # they share one engine
-]
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Where do the bytes go?"}]
 PROMPT = "Once upon a time"

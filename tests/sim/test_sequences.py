@@ -184,4 +184,4 @@ def test_in_a_few_worlds_each_request_is_told_of_once_and_nothing_is_left_of_it(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_in_many_worlds_each_request_is_told_of_once_and_nothing_is_left_of_it() -> None:
-    check_lives(250)
+    check_lives(150)

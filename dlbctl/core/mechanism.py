@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 # What may be wrong with how a mechanism works (`Mechanism.alarms`), in words.
 OSCILLATION: Final = "oscillation"
 ALARMS: Final[dict[str, str]] = {
-    OSCILLATION: "its shares swing: a smaller flow.stepsize calms them, and flow.automatic = true makes it smaller by itself",
+    OSCILLATION: "its shares swing: a smaller flow.stepsize calms them; flow.automatic = true sees to that",
 }
 
 # As often as a root's view of its cells changes by default (`probe_interval_ms`).

@@ -91,7 +91,7 @@ def parse_cost(policy: str) -> Cost:
     mechanism, _, cost = policy.partition("/")
     if mechanism != "flow" or cost not in COSTS:
         known = ", ".join(f"flow/{name}" for name in COSTS)
-        raise UsageError(f"--policy: {policy!r} has no stepsize, or no fluid model", hint=f"one of: {known}")
+        raise UsageError(f"--policy: {policy!r} is not what the theorem is about", hint=f"one of: {known}")
     return COSTS[cost]
 
 

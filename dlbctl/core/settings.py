@@ -189,8 +189,9 @@ class ExplorationSettings(Struct, frozen=True, forbid_unknown_fields=True):
     dither: Annotated[
         float,
         Meta(
-            description="A root goes by latency curves as if they were off by their uncertainty, this share at most and "
-            "otherwise every 5 to 10 s, so that no cell is passed over for an error for ever; 0 for exactly as learned."
+            description="A root goes by latency curves as if they were off by their uncertainty, this share at most "
+            "and otherwise every 5 to 10 s, so that no cell is passed over for an error for ever; 0 for exactly as "
+            "learned."
         ),
     ] = 0.05
 

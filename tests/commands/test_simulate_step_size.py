@@ -73,7 +73,7 @@ def test_ctrl_c_reports_what_is_complete() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("--policy", "argmin/latency"), 2, "--policy: 'argmin/latency' has no stepsize"),
+        (("--policy", "argmin/latency"), 2, "--policy: 'argmin/latency' is not what the theorem is about"),
         (("--stepsizes", "0.1,much"), 2, "--stepsizes 'much': not a number"),
         (("--horizons", "10,0"), 2, "--horizons: 0 is not a number above 0"),
         (("--factor", "nan"), 2, "--factor: nan is not a number above 0"),

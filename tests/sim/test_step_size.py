@@ -102,5 +102,5 @@ def test_it_does_not_depend_on_the_number_of_processes() -> None:
 
 
 def test_a_policy_without_a_stepsize_is_refused() -> None:
-    with pytest.raises(UsageError, match="'argmin/rif' has no stepsize"):
+    with pytest.raises(UsageError, match="'argmin/rif' is not what the theorem is about"):
         made(two_cells(delay_s=0.05), "argmin/rif")
